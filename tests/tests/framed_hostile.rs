@@ -17,7 +17,7 @@ use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 use turnkv_transfer::fabric::framed::{FramedStream, Join, JoinAnswer, RailSecret};
 use turnkv_transfer::tls::{ALPN_FRAMES, Dial};
-use turnkv_transfer::{Frame, FrameHeader, LocalSocket};
+use turnkv_transfer::{FRAME_CHECK_BYTES, Frame, FrameHeader, LocalSocket, frame_check};
 
 const PAGE: u64 = 64 << 10;
 /// The number of a client's framed domain.
@@ -30,8 +30,8 @@ const SOON: Duration = Duration::from_secs(10);
 const GROWTH_MAX: u64 = 48 << 20;
 
 fn frame(verb: u8, flags: u8, body: &[u8]) -> Vec<u8> {
-    let header = FrameHeader { body_bytes: body.len() as u32, verb, flags }.encode();
-    [&header[..], body].concat()
+    let header = FrameHeader { body_bytes: (body.len() + FRAME_CHECK_BYTES) as u32, verb, flags };
+    [&header.encode()[..], body, &frame_check(header, body)].concat()
 }
 
 /// A request of each verb that is fine, or nearly.
@@ -86,6 +86,7 @@ fn hello(tcp: SocketAddr) -> Result<(TcpStream, u64)> {
     stream.read_exact(&mut header)?;
     let mut body = vec![0; FrameHeader::decode(header)?.body_bytes as usize];
     stream.read_exact(&mut body)?;
+    body.truncate(body.len().saturating_sub(FRAME_CHECK_BYTES));
     Ok((stream, wire::HelloReply::decode(&body[..])?.client))
 }
 

@@ -1,11 +1,11 @@
-//! The receiving half of a local socket, without the socket. Owns: putting frames together from whatever pieces arrive, and
+//! The receiving half of a socket, without the socket. Owns: putting frames together from whatever pieces arrive, and
 //! giving each descriptor to the frame that it was sent with. Must not know: system calls.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::frame::{Frame, FrameHeader};
+use crate::frame::{Frame, FrameHeader, take_check};
 use crate::large::Held;
 use crate::limits::{FDS_PENDING_MAX, FRAME_HEADER_BYTES, READ_BUFFER_BYTES};
 
@@ -28,6 +28,8 @@ pub(crate) struct Inbound {
     wanted: Option<FrameHeader>,
     /// Bytes received since the connection began.
     received: u64,
+    /// Whether each body ends with a check, as over a network.
+    checked: bool,
     /// Descriptors, each with `received` as it was after the receive that brought it.
     fds: VecDeque<(u64, OwnedFd)>,
 }
@@ -44,7 +46,21 @@ struct Large {
 impl Inbound {
     pub(crate) fn new() -> Self {
         let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
-        Self { buffer, start: 0, end: 0, large: None, wanted: None, received: 0, fds: VecDeque::new() }
+        Self {
+            buffer,
+            start: 0,
+            end: 0,
+            large: None,
+            wanted: None,
+            received: 0,
+            checked: false,
+            fds: VecDeque::new(),
+        }
+    }
+
+    /// For frames that end with a check.
+    pub(crate) fn checked() -> Self {
+        Self { checked: true, ..Self::new() }
     }
 
     /// Whether no part of a frame is waiting for its rest.
@@ -106,7 +122,7 @@ impl Inbound {
                 self.large = Some(large);
                 return Ok(None);
             }
-            return Ok(Some(self.complete(large.header, large.body, large.held)));
+            return self.complete(large.header, large.body, large.held).map(Some);
         }
         if self.wanted.is_some() {
             return Ok(None);
@@ -120,7 +136,7 @@ impl Inbound {
         if let Some(body) = rest.get(..body_bytes) {
             let body = body.to_vec();
             self.start += FRAME_HEADER_BYTES + body_bytes;
-            return Ok(Some(self.complete(header, body, None)));
+            return self.complete(header, body, None).map(Some);
         }
         if FRAME_HEADER_BYTES + body_bytes > self.buffer.len() {
             self.wanted = Some(header);
@@ -148,14 +164,17 @@ impl Inbound {
     /// ```text
     ///   received at once:  [ frame A ][ frame B, with fd )     A ends before the receive does, B does not: it is B's
     /// ```
-    fn complete(&mut self, header: FrameHeader, body: Vec<u8>, held: Option<Held>) -> Frame {
+    fn complete(&mut self, header: FrameHeader, mut body: Vec<u8>, held: Option<Held>) -> io::Result<Frame> {
+        if self.checked {
+            take_check(header, &mut body)?;
+        }
         let frame_end = self.received - (self.end - self.start) as u64;
         let mut fd = None;
         while self.fds.front().is_some_and(|(received, _)| *received <= frame_end) {
             let next = self.fds.pop_front().map(|(_, fd)| fd);
             fd = fd.or(next);
         }
-        Frame { verb: header.verb, flags: header.flags, body, fd, _held: held }
+        Ok(Frame { verb: header.verb, flags: header.flags, body, fd, _held: held })
     }
 }
 

@@ -19,6 +19,8 @@ pub const TLS_NAMES_MAX: usize = 256;
 pub const TLS_NAME_BYTES_MAX: usize = 512;
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 8;
+/// Bytes of a frame's check, with which its body ends over a network.
+pub const FRAME_CHECK_BYTES: usize = 4;
 /// Bytes of the read buffer of a local socket: a frame that fits costs one `recvmsg`.
 pub const READ_BUFFER_BYTES: usize = 16 << 10;
 /// Bytes that the system is asked to hold for a peer that has not read them yet: a hash list of a long prompt

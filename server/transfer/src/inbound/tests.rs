@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::FRAME_BYTES_MAX;
+use crate::frame::frame_check;
+use crate::limits::{FRAME_BYTES_MAX, FRAME_CHECK_BYTES};
 
 fn frame(verb: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = FrameHeader::new(verb, 2, body.len()).unwrap().encode().to_vec();
@@ -95,6 +96,33 @@ fn bad_headers_are_refused_and_stay_refused() {
     }
     let refused = FrameHeader::new(1, 0, FRAME_BYTES_MAX + 1).unwrap_err();
     assert!(refused.to_string().contains("FRAME_BYTES_MAX"), "{refused}");
+}
+
+/// Whichever bit turns: what comes out is what went in, from the first frame on, and then nothing more.
+#[test]
+fn a_turned_bit_makes_no_other_frame() {
+    let bodies: [&[u8]; 3] = [b"the first", b"", b"and another"];
+    let checked = |(verb, body): (usize, &&[u8])| {
+        let header = FrameHeader::new(verb as u8, 2, body.len() + FRAME_CHECK_BYTES).unwrap();
+        [&header.encode()[..], body, &frame_check(header, body)].concat()
+    };
+    let whole: Vec<u8> = bodies.iter().enumerate().flat_map(checked).collect();
+    for bit in 0..=whole.len() * 8 {
+        let mut stream = whole.clone();
+        if let Some(byte) = stream.get_mut(bit / 8) {
+            *byte ^= 1 << (bit % 8);
+        }
+        let mut inbound = Inbound::checked();
+        inbound.space()[..stream.len()].copy_from_slice(&stream);
+        inbound.advance(stream.len(), None).unwrap();
+        let mut came = Vec::new();
+        while let Ok(Some(frame)) = inbound.take() {
+            came.push((frame.verb as usize, frame.body));
+        }
+        let sent: Vec<_> = bodies.iter().enumerate().map(|(verb, body)| (verb, body.to_vec())).collect();
+        assert_eq!(came, sent[..came.len()], "bit {bit}");
+        assert_eq!(came.len() == sent.len(), bit == whole.len() * 8, "bit {bit}");
+    }
 }
 
 /// What a stream of bytes holds, read plainly: whole frames, and whether it ends within a good one.

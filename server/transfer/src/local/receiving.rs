@@ -26,6 +26,11 @@ impl Receiving {
         Self { inbound: Inbound::new(), read: 0, on_socket: false, dozes: false, bell_due: false }
     }
 
+    /// Of frames that came over a network.
+    pub(super) fn checked() -> Self {
+        Self { inbound: Inbound::checked(), ..Self::new() }
+    }
+
     /// The next frame, if it is there. Makes no system call.
     pub(super) fn next(&mut self, rings: Option<&Rings>) -> io::Result<Option<Frame>> {
         let Some(rings) = rings else { return self.inbound.take() };

@@ -13,10 +13,12 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::outbound::Outbound;
 use super::socket::{LocalSocket, gone, timed_out};
-use crate::frame::FrameHeader;
+use crate::frame::{FrameHeader, frame_check};
 #[cfg(doc)]
 use crate::limits::FRAME_BYTES_MAX;
-use crate::limits::{FDS_PER_FRAME_MAX, RING_BODY_BYTES_MAX, RING_ROOM_PAUSE_MAX, SEND_WAIT};
+use crate::limits::{
+    FDS_PER_FRAME_MAX, FRAME_CHECK_BYTES, RING_BODY_BYTES_MAX, RING_ROOM_PAUSE_MAX, SEND_WAIT,
+};
 use crate::ring::Rings;
 
 impl LocalSocket {
@@ -42,7 +44,8 @@ impl LocalSocket {
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> io::Result<()> {
-        let header = FrameHeader::new(verb, flags, body.len())?;
+        let check_bytes = if self.is_network() { FRAME_CHECK_BYTES } else { 0 };
+        let header = FrameHeader::new(verb, flags, body.len() + check_bytes)?;
         if fds.len() > FDS_PER_FRAME_MAX {
             let message =
                 format!("{} descriptors are over FDS_PER_FRAME_MAX ({FDS_PER_FRAME_MAX})", fds.len());
@@ -71,18 +74,21 @@ impl LocalSocket {
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> io::Result<()> {
+        let check = if self.is_network() { &frame_check(header, body)[..] } else { &[] };
         let header = header.encode();
-        let total = header.len() + body.len();
+        let total = header.len() + body.len() + check.len();
         let mut sent = 0;
         while sent < total {
-            // Short writes resume from the remainder. Header of 8 bytes, body of 100:
-            //   sent   0: header[0..] body[0..]    with the descriptors
-            //   sent   5: header[5..] body[0..]    the descriptors went with the first byte: never again
-            //   sent  60:             body[52..]
-            let pieces = [
-                IoSlice::new(&header[sent.min(header.len())..]),
-                IoSlice::new(&body[sent.saturating_sub(header.len())..]),
-            ];
+            // Short writes resume from the remainder. Header of 8 bytes, body of 100, check of 4:
+            //   sent   0: header[0..] body[0..]  check[0..]   with the descriptors
+            //   sent   5: header[5..] body[0..]  check[0..]   the descriptors went with the first byte: never again
+            //   sent  60:             body[52..] check[0..]
+            let mut before = 0;
+            let pieces = [&header[..], body, check].map(|piece| {
+                let rest = &piece[sent.saturating_sub(before).min(piece.len())..];
+                before += piece.len();
+                IoSlice::new(rest)
+            });
             let attached = if sent == 0 { fds } else { &[] };
             match self.send_pieces(&pieces, attached) {
                 Ok(count) => sent += count,
@@ -100,13 +106,13 @@ impl LocalSocket {
         self.flush(deadline)
     }
 
-    fn send_pieces(&self, pieces: &[IoSlice<'_>; 2], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    fn send_pieces(&self, pieces: &[IoSlice<'_>; 3], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
         match &self.secured {
             None => Ok(send_some(&self.fd, pieces, fds)?),
             Some(secured) => {
                 let mut stream = secured.lock().unwrap_or_else(PoisonError::into_inner);
                 stream.ask_again();
-                stream.write(&pieces[0], &pieces[1])
+                stream.write(pieces)
             }
         }
     }
@@ -118,7 +124,7 @@ impl LocalSocket {
             {
                 let mut stream = secured.lock().unwrap_or_else(PoisonError::into_inner);
                 stream.ask_again();
-                match stream.write(&[], &[]) {
+                match stream.write(&[]) {
                     Ok(_) if !stream.has_unsent() => return Ok(()),
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -47,7 +47,7 @@ impl LocalSocket {
         Ok(Self::from_fd(stream.into()))
     }
 
-    /// Speaks frames over a stream to another host: no descriptors, no rings. A host that vanished is noticed
+    /// Speaks frames that end with a check over a stream to another host: no descriptors, no rings. A host that vanished is noticed
     /// within about a minute, whether anything is sent or not.
     ///
     /// # Errors
@@ -57,7 +57,8 @@ impl LocalSocket {
         if secured.is_none() {
             rustix::io::ioctl_fionbio(&fd, false)?;
         }
-        Ok(Self { network: true, secured: secured.map(Mutex::new), ..Self::on(fd) })
+        let receiving = Mutex::new(Receiving::checked());
+        Ok(Self { network: true, receiving, secured: secured.map(Mutex::new), ..Self::on(fd) })
     }
 
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {

@@ -1,6 +1,6 @@
 //! What goes out. Owns: headers that wait to leave, with one payload behind them. Must not know: what they say.
 
-use std::io;
+use std::io::{self, IoSlice};
 
 use super::stream::FramedStream;
 use super::wire::HEADER_BYTES;
@@ -40,7 +40,7 @@ impl Outbox {
     /// `WouldBlock` if nothing could leave; else as writing.
     pub(super) fn send(&mut self, stream: &mut FramedStream, payload: &[u8]) -> io::Result<usize> {
         let waiting = self.headers.len() - self.sent;
-        let written = stream.write(&self.headers[self.sent..], payload)?;
+        let written = stream.write(&[IoSlice::new(&self.headers[self.sent..]), IoSlice::new(payload)])?;
         // Headers of 64 bytes, a payload of 100: 40 written leave 24 and 100; 80 leave none and 84.
         self.sent += written.min(waiting);
         if self.sent == self.headers.len() {

@@ -94,15 +94,14 @@ impl FramedStream {
         }
     }
 
-    /// Writes as much of the two pieces as there is room for.
+    /// Writes as much of the pieces as there is room for.
     ///
     /// # Errors
     /// `WouldBlock` if there is no room, else what the system says.
-    pub(crate) fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
-        let pieces = [IoSlice::new(first), IoSlice::new(second)];
+    pub(crate) fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = match &mut self.kind {
-            StreamKind::Plain(socket) => socket.send(&pieces),
-            StreamKind::Tls(tls) => tls.write(&pieces),
+            StreamKind::Plain(socket) => socket.send(pieces),
+            StreamKind::Tls(tls) => tls.write(pieces),
         };
         self.count(written)
     }
@@ -150,7 +149,7 @@ impl FramedStream {
     /// a write.
     pub fn write_all_by(&mut self, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
         while !bytes.is_empty() || self.has_unsent() {
-            match self.write(bytes, &[]) {
+            match self.write(&[IoSlice::new(bytes)]) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait_until(PollFlags::OUT, deadline)?;
