@@ -10,8 +10,9 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
 use tokio::sync::mpsc;
 
-/// Names of threads in the tiers begin so; they are as vital as those started here.
-const TIER_THREADS: &str = "nvme-";
+/// Names of threads in the tiers and of those that drive NICs begin so; they are as vital as those started here. What a NIC was
+/// told to do goes on without its thread, so nothing of it may be used again in this process.
+const VITAL_ELSEWHERE: [&str; 2] = ["nvme-", "fabric-"];
 
 /// Starts vital threads and tasks.
 #[derive(Clone)]
@@ -125,7 +126,7 @@ fn said(panic: &PanicHookInfo<'_>, panics: &Counter, to: &mpsc::Sender<Ending>) 
     } else {
         tracing::error!(thread, place, text, "panic: a fault of the server, please report it");
     }
-    if thread.starts_with(TIER_THREADS) {
+    if VITAL_ELSEWHERE.iter().any(|name| thread.starts_with(name)) {
         tell(to, Ending { name: thread, how: "panicked" });
     }
 }
@@ -146,6 +147,20 @@ mod tests {
         assert_eq!(next(&mut endings).await, "a-test-ticks panicked");
         supervisor.thread("a-test-accepts", || {}).unwrap();
         assert_eq!(next(&mut endings).await, "a-test-accepts ended");
+    }
+
+    /// Nothing but the hook knows of them: they are started elsewhere.
+    #[tokio::test]
+    async fn a_panic_of_a_thread_that_drives_a_device_is_told() {
+        let (supervisor, mut endings) = Supervisor::new();
+        supervisor.watch_panics();
+        for name in ["turnkv-rail", "nvme-reads", "fabric-mlx5_0"] {
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            drop(thread.spawn(|| panic!("as the test wants it")).unwrap().join());
+        }
+        drop(std::panic::take_hook());
+        assert_eq!(next(&mut endings).await, "nvme-reads panicked");
+        assert_eq!(next(&mut endings).await, "fabric-mlx5_0 panicked");
     }
 
     #[tokio::test]

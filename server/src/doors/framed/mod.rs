@@ -19,7 +19,7 @@ use crate::connections::opening::TakesFrames;
 use crate::connections::{Cause, ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
 use crate::doors::calls::CallSeconds;
 use crate::doors::frames::connection::{Shared, received_in_vain, send_deadline, serve};
-use crate::doors::frames::farewell;
+use crate::doors::frames::farewell::{self, NO_THREAD};
 use crate::doors::frames::large::LargeShares;
 use crate::doors::inline::caller_of;
 use crate::engine::Engine;
@@ -129,10 +129,21 @@ impl TakesFrames for FramedDoor {
         if self.closing.load(Ordering::Acquire) {
             return; // the doors closed meanwhile
         }
-        let served = move || open.serve(stream);
+        let unserved = Arc::new(Mutex::new(Some(stream)));
+        let taken = Arc::clone(&unserved);
+        let served = move || {
+            let stream = taken.lock().take();
+            if let Some(stream) = stream {
+                open.serve(stream);
+            }
+        };
         if let Err(error) = std::thread::Builder::new().name("turnkv-framed".into()).spawn(served) {
             tracing::warn!(%error, "no thread for a connection: refused");
             self.connections.refused(Door::Framed, Refusal::Threads);
+            let stream = unserved.lock().take();
+            if let Some(stream) = stream {
+                self.turn_away(stream, NO_THREAD);
+            }
         }
     }
 

@@ -9,6 +9,9 @@ use turnkv_proto::wire::Verb;
 use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
 
+/// What a peer is told that nobody can serve.
+pub(in crate::doors) const NO_THREAD: &str = "the system has no thread for another connection: try later";
+
 /// Answers the Hello that the peer is about to say.
 pub(in crate::doors) fn refuse(socket: &LocalSocket, refused: &Refused) {
     let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);

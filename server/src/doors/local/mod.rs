@@ -12,7 +12,7 @@ use crate::connections::accept::Backoff;
 use crate::connections::{ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
 use crate::doors::calls::CallSeconds;
 use crate::doors::frames::connection::{Shared, serve};
-use crate::doors::frames::farewell::{refuse, say};
+use crate::doors::frames::farewell::{NO_THREAD, refuse, say};
 use crate::doors::frames::large::LargeShares;
 use crate::engine::Engine;
 use crate::limits::{LOCAL_LARGE_BYTES_MAX, LOCAL_SPIN};
@@ -116,10 +116,7 @@ impl LocalDoor {
         if let Err(error) = std::thread::Builder::new().name("turnkv-local".into()).spawn(served) {
             tracing::warn!(%error, "no thread for a local connection: refused");
             self.connections.refused(Door::Local, Refusal::Threads);
-            refuse(
-                &refused,
-                &Refused("the system has no thread for another connection: try later".to_owned()),
-            );
+            refuse(&refused, &Refused(NO_THREAD.to_owned()));
         }
     }
 
