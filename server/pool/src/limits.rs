@@ -146,7 +146,7 @@ pub const REBALANCE_EVERY_EVICTIONS: u32 = 64;
 pub const LEAF_WALK_MAX: u64 = 1 << 14;
 /// Pages one prefetch call promotes.
 pub const PROMOTIONS_PER_CALL_MAX: usize = 1024;
-/// Ancestors marked as used by one reload.
+/// Ancestors marked as used by one reload, or by one lease that keeps a slab from being emptied.
 pub const TOUCH_ANCESTORS_MAX: u32 = 1024;
 /// Siblings looked at to decide whether a superseded page still has a use.
 pub const VICTIM_CHILDREN_MAX: u32 = 16;

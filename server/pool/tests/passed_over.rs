@@ -145,6 +145,23 @@ fn pages_that_a_slot_being_filled_hangs_on_do_not_end_the_search() {
 }
 
 #[test]
+fn what_a_slot_being_filled_hangs_on_costs_one_slab_not_all_it_is_in() {
+    let mut world = World::new(8);
+    let mut tip = None;
+    for _ in 0..6 {
+        world.fill(SLOTS - 1);
+        let names = world.names(1);
+        store(&mut world.pool, world.cold, tip, names);
+        tip = Some(world.next - 1);
+    }
+    world.freeze(tip);
+    world.fill(SLOTS - 1);
+    world.fill(SLOTS);
+    let in_vain = u64::from(SLOTS - 1);
+    assert_eq!(world.offload(SLOTS), (SLOTS as usize, in_vain + u64::from(SLOTS)));
+}
+
+#[test]
 fn a_reader_that_comes_while_a_slab_is_emptied_ends_that_at_once() {
     const LARGE: u32 = DRAIN_PAGES_PER_CALL_MAX + 100;
     let large = PoolConfig { slab_bytes: u64::from(LARGE) * (8 << 10), slab_count: 2, ..config(1 << 30) };

@@ -6,7 +6,7 @@ use crate::index::entry::Cell;
 use crate::index::list_id::ListId;
 use crate::limits::{
     DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX,
-    REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+    REBALANCE_EVERY_EVICTIONS, TOUCH_ANCESTORS_MAX, VICTIM_SCAN_MAX,
 };
 use crate::memory::slots::Slots;
 use crate::store::Store;
@@ -267,10 +267,7 @@ impl Store {
             self.call.step();
             let found =
                 self.evictable(victim, search).filter(|_| !(sparing && self.goes_last(victim, search)));
-            let Some(eviction) = found else {
-                let is_leased = |cell: &Cell| cell.slot != NONE && self.slots.is_leased(cell.slot);
-                return self.pages.cells(victim).iter().any(is_leased);
-            };
+            let Some(eviction) = found else { return self.is_kept_by_lease(victim) };
             let up = self.pages[victim].parent;
             self.evict(victim, eviction, search);
             if victim == owner || eviction == Eviction::Demote || self.pages.resolve(key).is_none() {
@@ -280,6 +277,20 @@ impl Store {
             victim = self.pages.first_leaf(up, &mut self.call);
         }
         false
+    }
+
+    /// Whether a lease keeps a page in DRAM. If so, the slabs of what leads to it are as warm as that: none of
+    /// them can be emptied either, and to find that out once more would cost other pages.
+    fn is_kept_by_lease(&mut self, index: u32) -> bool {
+        let is_leased = |cell: &Cell| cell.slot != NONE && self.slots.is_leased(cell.slot);
+        let is_kept = self.pages.cells(index).iter().any(is_leased);
+        if is_kept {
+            let ancestors = self.pages.upward(self.pages[index].parent).take(TOUCH_ANCESTORS_MAX as usize);
+            let ancestors: Vec<u32> = ancestors.collect();
+            self.call.pass(ancestors.len() as u64);
+            ancestors.into_iter().for_each(|ancestor| self.touch_slots(ancestor));
+        }
+        is_kept
     }
 }
 
