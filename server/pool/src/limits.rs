@@ -14,7 +14,7 @@ pub const STEPS_PER_CALL_MAX: u64 = 24 * 1024;
 /// walk down), the search for a victim and for a deferred one, a slab drained for it, and the page itself.
 pub const STEPS_PER_PAGE_MAX: u64 =
     6 * VICTIM_SCAN_MAX as u64 + VICTIM_MOVES_MAX + 2 * DRAIN_STEPS_PER_CALL_MAX + 1024;
-/// Steps of one call that empties a slab.
+/// Steps of one call that empties slabs.
 pub const DRAIN_STEPS_PER_CALL_MAX: u64 = 4096;
 /// Rows of a table, or pages of a path, that count as one step when they are only passed.
 pub(crate) const PASSED_PER_STEP: u64 = 16;
@@ -138,7 +138,7 @@ pub const OUTRANK_MARGIN: u32 = 2;
 /// Returns of sessions that must have been seen before any newcomer is declined: from those who stay away
 /// alone, ages that nobody has reached yet seem better than those that are known.
 pub const OUTRANK_RETURNS_MIN: u32 = 32;
-/// Pages evicted in one call to empty a slab for another namespace.
+/// Pages evicted in one call to empty slabs for another namespace.
 pub const DRAIN_PAGES_PER_CALL_MAX: u32 = 512;
 /// Evictions in its own slabs after which a namespace compares itself with the coldest slab of the others.
 pub const REBALANCE_EVERY_EVICTIONS: u32 = 64;
@@ -146,7 +146,7 @@ pub const REBALANCE_EVERY_EVICTIONS: u32 = 64;
 pub const LEAF_WALK_MAX: u64 = 1 << 14;
 /// Pages one prefetch call promotes.
 pub const PROMOTIONS_PER_CALL_MAX: usize = 1024;
-/// Ancestors marked as used by one reload.
+/// Ancestors marked as used by one reload, or by one lease that keeps a slab from being emptied.
 pub const TOUCH_ANCESTORS_MAX: u32 = 1024;
 /// Siblings looked at to decide whether a superseded page still has a use.
 pub const VICTIM_CHILDREN_MAX: u32 = 16;

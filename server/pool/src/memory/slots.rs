@@ -54,6 +54,8 @@ pub(crate) struct Slab {
     pub(super) draining: bool,
     free_head: u32,
     pub(crate) used: u32,
+    /// Slots under leases: until these end the slab cannot be emptied.
+    pub(crate) leased: u32,
     /// When one of its pages was used last.
     touched: u64,
     next: u32,
@@ -91,6 +93,7 @@ impl Slots {
             draining: false,
             free_head: NONE,
             used: 0,
+            leased: 0,
             touched: 0,
             next: NONE,
             prev: NONE,
@@ -163,6 +166,7 @@ impl Slots {
         self.leased_bytes += if first { bytes } else { 0 };
         let class = self.class_of(slot) as usize;
         self.classes[class].leased += u64::from(first);
+        self.slabs[(slot / self.stride) as usize].leased += u32::from(first);
         self.pinned_bytes += if pinned { bytes } else { 0 };
     }
 
@@ -175,6 +179,7 @@ impl Slots {
         self.leased_bytes -= if last { bytes } else { 0 };
         let class = self.class_of(slot) as usize;
         self.classes[class].leased -= u64::from(last);
+        self.slabs[(slot / self.stride) as usize].leased -= u32::from(last);
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
         self.free_if_unheld(slot);
     }
@@ -196,6 +201,10 @@ impl Slots {
         let unpinned = meta.ios == 0 && meta.leases == 0;
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
         self.free_if_unheld(slot);
+    }
+
+    pub(crate) fn is_leased(&self, slot: u32) -> bool {
+        self.meta(slot).leases > 0
     }
 
     pub(crate) fn is_held(&self, slot: u32) -> bool {
@@ -240,14 +249,20 @@ impl Slots {
         self.tick += 1;
     }
 
+    /// This moment.
+    pub(crate) fn moment(&self) -> u64 {
+        self.tick
+    }
+
     pub(crate) fn touch(&mut self, slot: u32) {
         let slab = (slot / self.stride) as usize;
         self.slabs[slab].touched = self.tick;
     }
 
-    /// The slab of other namespaces that was used longest ago, and when.
+    /// The slab of other namespaces that was used longest ago, and when. One with a leased slot is passed
+    /// over: it cannot be emptied, and whoever froze while filling it would hold up everybody else.
     pub(crate) fn coldest_other(&self, class: u32) -> Option<(u32, u64)> {
-        self.coldest(|slab| slab.class != class)
+        self.coldest(|slab| slab.class != class && slab.leased == 0)
     }
 
     /// When the slab of this namespace that was used longest ago was used.

@@ -214,7 +214,7 @@ impl Store {
     fn check_slots(&self, sums: &Sums, mut leases: HashMap<u32, u32>) -> Result<(), String> {
         let (mut used_bytes, mut leased_bytes, mut pinned_bytes) = (0, 0, 0);
         for (slab, this) in self.slots.slabs().iter().enumerate() {
-            let mut used = 0;
+            let (mut used, mut leased) = (0, 0);
             for (at, meta) in this.metas.iter().enumerate() {
                 let slot = self.slots.number(slab as u32, at as u32);
                 let (held, ios) =
@@ -230,6 +230,7 @@ impl Store {
                     "slot {slot} is reserved and has {held} leases"
                 );
                 used += 1;
+                leased += u32::from(held > 0);
                 let bytes = self.slots.slot_bytes(slot);
                 used_bytes += bytes;
                 leased_bytes += if held > 0 { bytes } else { 0 };
@@ -239,6 +240,7 @@ impl Store {
                 ensure!(meta.state == SlotState::Used || held > 0 || ios > 0, "slot {slot} is lost");
             }
             ensure!(used == this.used, "slab {slab} has {used} slots in use, {} counted", this.used);
+            ensure!(leased == this.leased, "slab {slab} has {leased} leased slots, {} counted", this.leased);
             let empty = self.slots.empty().contains(&(slab as u32));
             ensure!(empty == (used == 0 && !this.retired), "slab {slab} is in the wrong place");
         }

@@ -2,10 +2,11 @@
 //! Owns: the search for victims, bounded. Must not know: who needs the room.
 
 use crate::ids::{NONE, Now};
+use crate::index::entry::Cell;
 use crate::index::list_id::ListId;
 use crate::limits::{
     DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX,
-    REBALANCE_EVERY_EVICTIONS, VICTIM_SCAN_MAX,
+    REBALANCE_EVERY_EVICTIONS, TOUCH_ANCESTORS_MAX, VICTIM_SCAN_MAX,
 };
 use crate::memory::slots::Slots;
 use crate::store::Store;
@@ -161,7 +162,8 @@ impl Store {
     /// ends, the next call goes on with the next namespace.
     pub(super) fn keep_watermark(&mut self) {
         let slice = self.call.slice();
-        self.drain_step(true, Search::NONE);
+        let mut part = self.drain_part();
+        self.drain_step(true, Search::NONE, &mut part);
         let namespaces = self.pages.namespaces();
         for _ in 0..namespaces {
             if self.call.is_over(slice) {
@@ -194,64 +196,108 @@ impl Store {
                 _ => return,
             }
         }
-        self.drain_step(true, search);
+        let mut part = self.drain_part();
+        self.drain_step(true, search, &mut part);
     }
 
-    /// Empties a slab of another namespace, as far as one call may.
+    /// Empties a slab of another namespace, as far as one call may: the coldest one that leases let go.
     fn drain_for(&mut self, class: u32, sparing: bool, search: Search) {
+        let mut part = self.drain_part();
         if self.slots.draining().is_none() {
             match self.slots.coldest_other(class) {
                 Some((slab, _)) => self.slots.start_drain(slab),
                 None => return,
             }
         }
-        self.drain_step(sparing, search);
+        while self.drain_step(sparing, search, &mut part) {
+            self.call.pass(self.slots.slabs().len() as u64);
+            match self.slots.coldest_other(class) {
+                // One that this call gave up was touched by that, so none is met twice.
+                Some((slab, touched)) if touched < self.slots.moment() => self.slots.start_drain(slab),
+                _ => return,
+            }
+        }
+    }
+
+    /// The part of one call that may go into emptying slabs.
+    fn drain_part(&self) -> DrainPart {
+        let until = self.call.steps() + DRAIN_STEPS_PER_CALL_MAX / 2;
+        DrainPart { until, pages: DRAIN_PAGES_PER_CALL_MAX }
     }
 
     /// Evicts pages of the slab being emptied. Gives it up when what is left cannot go, or (`sparing`) should
-    /// go last: a namespace that has no other slot to take spares nothing.
-    fn drain_step(&mut self, sparing: bool, search: Search) {
-        let Some((slab, end)) = self.slots.draining() else { return };
+    /// go last: a namespace that has no other slot to take spares nothing. True: a lease keeps a page of it,
+    /// so it was given up before more of it went in vain.
+    fn drain_step(&mut self, sparing: bool, search: Search, part: &mut DrainPart) -> bool {
+        let Some((slab, end)) = self.slots.draining() else { return false };
+        if self.slots.slabs()[slab as usize].leased > 0 {
+            self.slots.stop_drain();
+            return true;
+        }
         let is_draining = |slots: &Slots| slots.draining().is_some_and(|(draining, _)| draining == slab);
-        let until = self.call.steps() + DRAIN_STEPS_PER_CALL_MAX / 2;
-        let mut budget = DRAIN_PAGES_PER_CALL_MAX;
         let from = self.slots.drained();
         for at in from..end {
-            if !is_draining(&self.slots) || budget == 0 || self.call.steps() >= until {
+            if !is_draining(&self.slots) || part.pages == 0 || self.call.steps() >= part.until {
                 self.call.pass(u64::from(at - from));
                 self.slots.note_drained(at);
-                return;
+                return false;
             }
             let owner = self.slots.owner(slab, at);
-            if owner != NONE {
-                budget -= self.drain_page(owner, budget, sparing, search);
+            if owner != NONE && self.drain_page(owner, sparing, search, part) {
+                self.call.pass(u64::from(at - from));
+                self.slots.stop_drain();
+                return true;
             }
         }
         self.call.pass(u64::from(end - from));
         if is_draining(&self.slots) {
             self.slots.stop_drain();
         }
+        false
     }
 
-    /// Evicts one page, after the pages that hang on it when it is a last copy. Returns how many it looked
-    /// at. One that a long path of such pages hangs on stays: they go by themselves before it does.
-    fn drain_page(&mut self, owner: u32, budget: u32, sparing: bool, search: Search) -> u32 {
+    /// Evicts one page, after the pages that hang on it when it is a last copy. One that a long path of such
+    /// pages hangs on stays: they go by themselves before it does. True: a lease keeps it, or one of those.
+    fn drain_page(&mut self, owner: u32, sparing: bool, search: Search, part: &mut DrainPart) -> bool {
         let key = self.pages.key(owner);
         let last_copy = !self.nvme.is_alive() || !self.pages[owner].is_visible();
         let mut victim = if last_copy { self.pages.first_leaf(owner, &mut self.call) } else { owner };
-        for spent in 1..=budget {
+        while part.pages > 0 {
+            part.pages -= 1;
             self.call.step();
             let found =
                 self.evictable(victim, search).filter(|_| !(sparing && self.goes_last(victim, search)));
-            let Some(eviction) = found else { return spent };
+            let Some(eviction) = found else { return self.is_kept_by_lease(victim) };
             let up = self.pages[victim].parent;
             self.evict(victim, eviction, search);
             if victim == owner || eviction == Eviction::Demote || self.pages.resolve(key).is_none() {
-                return spent;
+                return false;
             }
             // The owner is still here, so the parent is too: it hangs on it, or is it.
             victim = self.pages.first_leaf(up, &mut self.call);
         }
-        budget
+        false
     }
+
+    /// Whether a lease keeps a page in DRAM. If so, the slabs of what leads to it are as warm as that: none of
+    /// them can be emptied either, and to find that out once more would cost other pages.
+    fn is_kept_by_lease(&mut self, index: u32) -> bool {
+        let is_leased = |cell: &Cell| cell.slot != NONE && self.slots.is_leased(cell.slot);
+        let is_kept = self.pages.cells(index).iter().any(is_leased);
+        if is_kept {
+            let ancestors = self.pages.upward(self.pages[index].parent).take(TOUCH_ANCESTORS_MAX as usize);
+            let ancestors: Vec<u32> = ancestors.collect();
+            self.call.pass(ancestors.len() as u64);
+            ancestors.into_iter().for_each(|ancestor| self.touch_slots(ancestor));
+        }
+        is_kept
+    }
+}
+
+/// What a call may still do to empty slabs.
+struct DrainPart {
+    /// Steps, ever, at which it ends.
+    until: u64,
+    /// Pages that it may still look at.
+    pages: u32,
 }
