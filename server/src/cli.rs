@@ -45,7 +45,7 @@ enum Command {
     },
     /// Have a running server take nothing more and write what it has; with --undo, take that back.
     Drain {
-        /// unix:/path/turnkv.sock, tls://host:port or http://host:port.
+        /// unix:/path/turnkv.sock, tls://host:port, tcp://host:port or http://host:port.
         #[arg(long, env = "TURNKV_ADDRESS")]
         address: Option<String>,
         /// Take a drain back: pages are taken again.
@@ -61,7 +61,7 @@ enum Command {
     Size(Box<cmd::size::SizeArguments>),
     /// Print what a running server holds and does.
     Status {
-        /// unix:/path/turnkv.sock, tls://host:port or http://host:port.
+        /// unix:/path/turnkv.sock, tls://host:port, tcp://host:port or http://host:port.
         #[arg(long, env = "TURNKV_ADDRESS")]
         address: Option<String>,
         /// Print JSON.

@@ -114,6 +114,8 @@ pub(crate) const HANDSHAKE_PARTING_BYTES_MAX: usize = 64 << 10;
 pub(crate) const HANDSHAKEN_QUEUE_MAX: usize = 64;
 /// How often the files of `[tls]` are read, and the certificates of open connections are looked at.
 pub(crate) const TLS_LOOK_MS: u64 = 1_000;
+/// Bytes of a file's name that Linux takes.
+pub(crate) const FILE_NAME_BYTES_MAX: usize = 255;
 /// How long the authority of `turnkv certs` lasts.
 pub(crate) const TRIAL_AUTHORITY_DAYS: u32 = 365;
 /// The same of what it signs.

@@ -3,6 +3,9 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use prost::Message;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -10,14 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use turnkv_client::{Client, ClientConfig, DataPlane, ErrorKind, NamespaceSpec, OffloadOptions, TlsConfig};
 use turnkv_proto::wire::{self, Verb};
-use turnkv_tests::certs::{Certs, SERVER_NAME};
+use turnkv_tests::certs::{Certs, SERVER_NAME, Valid};
 use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::proxy::{Fault, Proxy};
 use turnkv_tests::secured::{PAGE, Place, SEEN_MAX, calling, is_gone, setup, user};
-use turnkv_tests::server::Server;
+use turnkv_tests::server::{Server, Setup};
 use turnkv_transfer::LocalSocket;
 use turnkv_transfer::fabric::framed::FramedStream;
+use turnkv_transfer::tls::{client_config, client_words, tls_cause};
 
 /// Sends bytes on a connection of their own, and reads what is said to them.
 fn send(address: SocketAddr, bytes: &[u8]) -> Result<Vec<u8>> {
@@ -36,7 +40,7 @@ fn send(address: SocketAddr, bytes: &[u8]) -> Result<Vec<u8>> {
 
 /// The first message of a client that speaks TLS 1.3.
 fn client_hello(certs: &Certs) -> Result<Vec<u8>> {
-    let config = turnkv_transfer::tls::client_config(&certs.stranger(), &[b"h2"])?;
+    let config = client_config(&certs.stranger(), &[b"h2"])?;
     let mut hello = Vec::new();
     rustls::ClientConnection::new(config, SERVER_NAME.try_into()?)?.write_tls(&mut hello)?;
     Ok(hello)
@@ -82,6 +86,68 @@ async fn what_is_not_spoken_at_a_port_is_refused_there() -> Result<()> {
     let refused = value(&get(metrics, "/metrics")?.1, "turnkv_tls_refused_total{reason=\"not_plain\"}")?;
     ensure!(refused >= 1.0 && open.log().contains("TLS came to the plain port"), "{}", open.log());
     user(&format!("http://{tcp}"), TlsConfig::default(), "acme").await?;
+    Ok(())
+}
+
+/// What a server says to a client that shows this certificate, whatever that client itself would say of it.
+fn told(place: &Place, (cert, key): &(String, String)) -> Result<String> {
+    let mut config = Arc::unwrap_or_clone(client_config(&place.certs.stranger(), &[b"h2"])?);
+    let chain = CertificateDer::pem_slice_iter(cert.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+    let shown = CertifiedKey::from_der(chain, key, config.crypto_provider())?;
+    config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(shown));
+    let mut connection = rustls::ClientConnection::new(Arc::new(config), SERVER_NAME.try_into()?)?;
+    let mut stream = TcpStream::connect(place.tcp)?;
+    stream.set_read_timeout(Some(SEEN_MAX))?;
+    let read = rustls::Stream::new(&mut connection, &mut stream).read_exact(&mut [0; 64]);
+    let error = read.err().context("it was let in")?;
+    Ok(tls_cause(&error).map_or_else(|| error.to_string(), client_words))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_is_not_read_whole_or_is_no_clients_is_refused_at_both_ends() -> Result<()> {
+    let place = Place::start()?;
+    let many: Vec<String> = (0..257).map(|at| format!("turnkv://engine/{at}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let long = format!("spiffe://pool/{}", "x".repeat(512));
+    let issued = |names: &[&str], uris: &[&str]| place.certs.authority.issue(names, uris, Valid::Now);
+    let cases = [
+        (issued(&[], &many)?, "more than 256 URI names"),
+        (issued(&[], &["turnkv://engine/acme", &long])?, "more than 256 URI names"),
+        (issued(&["x"], &["turnkv://engine/acme"])?, "lacks clientAuth"),
+    ];
+    for (pair, words) in cases {
+        let before = place.refused("certificate")?;
+        let said = told(&place, &pair)?;
+        ensure!(said.contains("refuses this client's certificate"), "{words}: {said}");
+        place.counts("certificate", before + 1.0).await?;
+        let own = place.user(place.certs.with(&pair)?, "acme").await.err().context("it was shown")?;
+        ensure!(own.kind == ErrorKind::Unavailable && own.message.contains(words), "{own:?}");
+        ensure!(place.refused("certificate")? == before + 1.0, "its owner finds out by himself");
+    }
+    ensure!(place.server.log().contains("more than 256 URI names"), "{}", place.server.log());
+    place.engine().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_for_whom_there_is_no_room_is_told_so_under_tls() -> Result<()> {
+    let (certs, tcp, metrics) = (Certs::new()?, free_address()?, free_address()?);
+    let limits = "connections_max = 16\n".to_owned();
+    let _server = Server::start(Setup { limits, ..setup(tcp, metrics, certs.section()) })?;
+    let (client, until) = (certs.client(&["turnkv://engine/acme"])?, Instant::now() + SEEN_MAX);
+    let mut silent = Vec::new();
+    let error = loop {
+        // All are young, so none of them makes room; who was here before they came leaves some, for another try.
+        for _ in 0..8 {
+            silent.push(TcpStream::connect(tcp)?);
+        }
+        match user(&format!("tls://{tcp}"), client.clone(), "acme").await {
+            Ok(_) => ensure!(Instant::now() < until, "there is room"),
+            Err(error) => break error,
+        }
+    };
+    ensure!(is_gone(&error) && error.message.contains("no room for another connection"), "{error:?}");
     Ok(())
 }
 

@@ -1,17 +1,19 @@
 //! `turnkv certs`: an authority and certificates to try TLS with. Owns: their files and names. Must not know: the server.
 
 use crate::access::uri_of_engine;
-use crate::limits::{TRIAL_AUTHORITY_DAYS, TRIAL_CERTIFICATE_DAYS, TRIAL_CLOCK_SKEW};
+use crate::limits::{FILE_NAME_BYTES_MAX, TRIAL_AUTHORITY_DAYS, TRIAL_CERTIFICATE_DAYS, TRIAL_CLOCK_SKEW};
 use crate::report::{Advise, misused};
 use clap::Args;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+use rustls::pki_types::DnsName;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File};
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -50,18 +52,9 @@ pub(crate) fn run(arguments: &CertsArguments) -> anyhow::Result<()> {
         return Err(misused("nothing to make", todo));
     }
     let dir = &arguments.dir;
+    have_files_of_their_own(dir, &wanted)?;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.advise(|| format!("cannot create {}", dir.display()), "name a directory that you may write to")?;
-    let mut names = BTreeSet::new();
-    if let Some(twice) = wanted.iter().find(|wanted| !names.insert(wanted.name.as_str())) {
-        let todo = "name each tenant once; one that is called `all` and `*` need a directory each";
-        return Err(misused(format!("two certificates would be {}.pem", twice.name), todo));
-    }
-    let taken = wanted.iter().flat_map(|wanted| files(dir, &wanted.name)).find(|path| path.exists());
-    if let Some(taken) = taken {
-        let todo = "move it away, or name another directory: nothing is overwritten";
-        return Err(misused(format!("{} exists", taken.display()), todo));
-    }
     let authority = authority(dir)?;
     let mut text = String::new();
     for Wanted { name, mut params } in wanted {
@@ -82,8 +75,33 @@ pub(crate) fn run(arguments: &CertsArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Checks that every file can be made: each has a name that a file can have, that no other one has, and that is not there yet.
+fn have_files_of_their_own(dir: &Path, wanted: &[Wanted]) -> anyhow::Result<()> {
+    let mut paths = BTreeSet::new();
+    for path in wanted.iter().flat_map(|wanted| files(dir, &wanted.name)) {
+        let name = path.file_name().unwrap_or_default().to_owned();
+        if name.len() > FILE_NAME_BYTES_MAX {
+            let todo = "have certificates of long tenants signed by an authority of your own";
+            return Err(misused(format!("{} is too long for a file's name", name.display()), todo));
+        }
+        if path.exists() {
+            let todo = "move it away, or name another directory: nothing is overwritten";
+            return Err(misused(format!("{} exists", path.display()), todo));
+        }
+        if !paths.insert(path) {
+            let todo = "name each tenant once; `all` and `*`, or `x` and `x-key`, need a directory each";
+            return Err(misused(format!("two files would be {}", name.display()), todo));
+        }
+    }
+    Ok(())
+}
+
 fn wanted(arguments: &CertsArguments) -> anyhow::Result<Vec<Wanted>> {
     let mut wanted = Vec::new();
+    if let Some(wrong) = arguments.server.iter().find(|name| !names_a_server(name)) {
+        let todo = "name hosts or IP addresses after --server; `*.` may stand before a domain";
+        return Err(misused(format!("`{wrong}` is no name that a server can have"), todo));
+    }
     if !arguments.server.is_empty() {
         let mut params = CertificateParams::new(arguments.server.clone()).advise(
             || "a name that no certificate can have".to_owned(),
@@ -103,6 +121,16 @@ fn wanted(arguments: &CertsArguments) -> anyhow::Result<Vec<Wanted>> {
         wanted.push(Wanted { name: "operator".to_owned(), params: client("turnkv://operator".to_owned())? });
     }
     Ok(wanted)
+}
+
+/// Whether clients can find a server by this name of its certificate.
+fn names_a_server(name: &str) -> bool {
+    if name.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    // In place of a whole label only, and with two labels after it: to clients any other `*` is no name.
+    let (host, is_any) = name.strip_prefix("*.").map_or((name, false), |domain| (domain, true));
+    DnsName::try_from(host).is_ok() && !host.ends_with('.') && (!is_any || host.contains('.'))
 }
 
 fn client(uri: String) -> anyhow::Result<CertificateParams> {
@@ -159,21 +187,67 @@ fn write_pair(dir: &Path, name: &str, cert: &str, key: &KeyPair) -> anyhow::Resu
 #[cfg(test)]
 mod tests {
     use super::{CertsArguments, run};
+    use std::path::Path;
+
+    fn make(dir: &Path, server: &[&str], engine: &[&str]) -> anyhow::Result<()> {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        run(&CertsArguments { dir: dir.into(), server: owned(server), engine: owned(engine), operator: true })
+    }
 
     #[test]
     fn what_would_be_one_file_twice_is_refused_before_anything_is_made() {
-        let dir = tempfile::tempdir().unwrap();
-        let make = |engine: &[&str]| {
-            let engine = engine.iter().map(|tenant| (*tenant).to_owned()).collect();
-            run(&CertsArguments { dir: dir.path().into(), server: Vec::new(), engine, operator: true })
-        };
-        let made = || std::fs::read_dir(dir.path()).unwrap().count();
-        for engine in [["acme", "acme"], ["all", "*"]] {
-            let said = make(&engine).unwrap_err().to_string();
-            assert!(said.contains("two certificates would be engine-"), "{said}");
-            assert_eq!(made(), 0);
+        let made = tempfile::tempdir().unwrap();
+        let dir = made.path().join("certs");
+        for engine in [["acme", "acme"], ["all", "*"], ["acme", "acme-key"], ["all-key", "*"]] {
+            let said = make(&dir, &[], &engine).unwrap_err().to_string();
+            assert!(said.contains("two files would be engine-"), "{said}");
+            assert!(!dir.exists());
         }
-        make(&["acme", "*"]).unwrap();
-        assert_eq!(made(), 8, "the authority's, two engines' and an operator's, with their keys");
+        make(&dir, &[], &["acme", "*"]).unwrap();
+        let files = || std::fs::read_dir(&dir).unwrap().count();
+        assert_eq!(files(), 8, "the authority's, two engines' and an operator's, with their keys");
+        assert!(make(&dir, &["pool.example"], &[]).unwrap_err().to_string().contains("operator.pem exists"));
+        assert_eq!(files(), 8);
+    }
+
+    #[test]
+    fn a_tenant_has_files_of_its_own_whatever_it_is_called() {
+        let made = tempfile::tempdir().unwrap();
+        let dir = made.path().join("certs");
+        let tenants = ["ca", "server", "operator", "x-key", "a/b", "..", "../x", ".", "", "a b", "%20"];
+        make(&dir, &["pool.example"], &tenants).unwrap();
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2 * (tenants.len() + 3));
+        assert_eq!(std::fs::read_dir(made.path()).unwrap().count(), 1, "nothing is beside it");
+        let (other, long) = (made.path().join("other"), "/".repeat(100));
+        let said = make(&other, &[], &[&long]).unwrap_err().to_string();
+        assert!(said.contains("too long for a file's name"), "{said}");
+        assert!(!other.exists());
+    }
+
+    #[test]
+    fn a_server_has_names_by_which_clients_can_find_it() {
+        let made = tempfile::tempdir().unwrap();
+        let dir = made.path().join("certs");
+        let long = "x".repeat(300);
+        for name in [
+            "",
+            "a b",
+            "-x-",
+            &long,
+            "*",
+            "*.",
+            "*.com",
+            "x.*.com",
+            "pool.example.",
+            "a..b",
+            "1.2.3",
+            "p:1",
+            "::g",
+        ] {
+            let said = make(&dir, &["pool.example", name], &[]).unwrap_err().to_string();
+            assert!(said.contains("no name that a server can have"), "{name}: {said}");
+            assert!(!dir.exists());
+        }
+        make(&dir, &["pool", "pool.example", "*.pool.example", "10.0.0.5", "2001:db8::1"], &[]).unwrap();
     }
 }

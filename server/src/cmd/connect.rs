@@ -11,7 +11,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tower::service_fn;
 use turnkv_transfer::tls::{Dial, TlsConfig};
 
-const RIGHT_ADDRESS: &str = "name the address of a server that runs (--address unix:/path/turnkv.sock, tls://host:port or http://host:port)";
+const RIGHT_ADDRESS: &str = "name the address of a server that runs (--address unix:/path/turnkv.sock, tls://host:port, or without encryption tcp://host:port or http://host:port)";
 const RIGHT_FILES: &str = "name the right files: TURNKV_TLS_CA, TURNKV_TLS_CERT, TURNKV_TLS_KEY, and TURNKV_TLS_SERVER_NAME where the address is not the certificate's name";
 
 /// The address of a server, where none was named that of one that was told none.
@@ -24,12 +24,7 @@ pub(super) async fn connect(address: &str) -> anyhow::Result<Channel> {
     if let Some(place) = address.strip_prefix("tls://") {
         return under_tls(address, place).await;
     }
-    let uri = if address.starts_with("http://") || address.starts_with("unix:") {
-        address.to_owned()
-    } else {
-        format!("http://{address}")
-    };
-    endpoint(address, uri)?
+    endpoint(address, uri_of(address)?)?
         .connect()
         .await
         .advise(|| format!("no server answers at {address}"), RIGHT_ADDRESS)
@@ -37,8 +32,7 @@ pub(super) async fn connect(address: &str) -> anyhow::Result<Channel> {
 
 /// Whether a server takes a client's certificate shows with the first answer only: one is asked for at once.
 async fn under_tls(address: &str, place: &str) -> anyhow::Result<Channel> {
-    let (host, port) =
-        Dial::place(place).ok_or_else(|| misused(format!("`{address}` is no address"), RIGHT_ADDRESS))?;
+    let (host, port) = Dial::place(place).ok_or_else(|| no_address(address))?;
     let dial = Dial::new(&host, port, TlsConfig::default().or_environment());
     let dialing = dial.clone();
     let connector = service_fn(move |_| {
@@ -55,8 +49,44 @@ async fn under_tls(address: &str, place: &str) -> anyhow::Result<Channel> {
     }
 }
 
+/// Where gRPC is spoken in the clear: at the port of `tcp://` too, where clients speak frames.
+fn uri_of(address: &str) -> anyhow::Result<String> {
+    if let Some(place) = address.strip_prefix("tcp://") {
+        Dial::place(place).ok_or_else(|| no_address(address))?;
+        return Ok(format!("http://{place}"));
+    }
+    let is_uri = address.starts_with("http://") || address.starts_with("unix:");
+    Ok(if is_uri { address.to_owned() } else { format!("http://{address}") })
+}
+
+fn no_address(address: &str) -> anyhow::Error {
+    misused(format!("`{address}` is no address"), RIGHT_ADDRESS)
+}
+
 fn endpoint(address: &str, uri: String) -> anyhow::Result<Endpoint> {
     let endpoint =
         Endpoint::from_shared(uri).advise(|| format!("`{address}` is no address"), RIGHT_ADDRESS)?;
     Ok(endpoint.connect_timeout(COMMAND_CONNECT_MAX).timeout(COMMAND_ANSWER_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uri_of;
+
+    #[test]
+    fn an_address_of_plain_tcp_is_that_of_grpc_at_its_port() {
+        for (address, uri) in [
+            ("tcp://pool.example:7411", "http://pool.example:7411"),
+            ("tcp://[::1]:7411", "http://[::1]:7411"),
+            ("http://pool.example:7411", "http://pool.example:7411"),
+            ("127.0.0.1:7411", "http://127.0.0.1:7411"),
+            ("unix:/run/turnkv.sock", "unix:/run/turnkv.sock"),
+        ] {
+            assert_eq!(uri_of(address).unwrap(), uri);
+        }
+        for address in ["tcp://", "tcp://pool.example", "tcp://pool.example:0", "tcp://a b:1", "tcp://::1:2"]
+        {
+            assert!(uri_of(address).unwrap_err().to_string().contains("is no address"), "{address}");
+        }
+    }
 }

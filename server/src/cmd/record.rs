@@ -21,7 +21,7 @@ use turnkv_sim::trace::{Draft, Stop, TraceError, TraceWriter};
 pub(crate) struct RecordArguments {
     /// The file to write: gzip JSON lines.
     output: PathBuf,
-    /// unix:/path/turnkv.sock, tls://host:port or http://host:port.
+    /// unix:/path/turnkv.sock, tls://host:port, tcp://host:port or http://host:port.
     #[arg(long, env = "TURNKV_ADDRESS")]
     address: Option<String>,
     /// The namespace, 64 hexadecimal digits; needed where more than one is open.

@@ -31,7 +31,7 @@ pub(crate) struct SizeArguments {
     /// A request trace instead of a running server (its form: see `turnkv simulate`).
     #[arg(long, value_name = "FILE", conflicts_with = "address", requires = "bytes_per_token")]
     trace: Option<PathBuf>,
-    /// A running server: unix:/path/turnkv.sock, tls://host:port or http://host:port; without, TURNKV_ADDRESS says which.
+    /// A running server: unix:/path/turnkv.sock, tls://host:port, tcp://host:port or http://host:port; without, TURNKV_ADDRESS says which.
     // The variable is not clap's, by which it would be in the way of --trace.
     #[arg(long, visible_alias = "server")]
     address: Option<String>,

@@ -7,6 +7,7 @@ use super::stream::{DoorStream, Ended, Seat};
 use super::table::Connections;
 use crate::access::{Callers, HostUser};
 use crate::limits::{ACCEPT_PAUSE_MAX, ACCEPT_PAUSE_MIN};
+use crate::tls::first::NO_ROOM_UNDER_TLS;
 use futures_util::{Stream, stream::unfold};
 use std::io;
 use std::os::fd::AsFd;
@@ -119,6 +120,8 @@ pub(crate) struct Admitting<L> {
     connections: Arc<Connections>,
     callers: Arc<Callers>,
     backoff: Backoff,
+    /// Its peers speak TLS: of another refusal they would say that the server does not.
+    is_tls: bool,
 }
 
 impl<L: Accept> Admitting<L> {
@@ -130,7 +133,12 @@ impl<L: Accept> Admitting<L> {
         callers: &Arc<Callers>,
     ) -> Admitting<L> {
         let (connections, callers) = (Arc::clone(connections), Arc::clone(callers));
-        Admitting { listener, door, connections, callers, backoff: Backoff::new() }
+        Admitting { listener, door, connections, callers, backoff: Backoff::new(), is_tls: false }
+    }
+
+    /// The same, of a listener whose peers speak TLS if `is_tls`.
+    pub(crate) fn under_tls(self, is_tls: bool) -> Admitting<L> {
+        Admitting { is_tls, ..self }
     }
 
     /// The next one that there is room for.
@@ -181,12 +189,16 @@ impl<L: Accept> Admitting<L> {
                 Some(DoorStream::new(io, seat))
             }
             Err(refused) => {
-                if let Err(error) = L::offer(&io, &refusal(self.door, &refused.to_string())) {
+                if let Err(error) = L::offer(&io, &self.refusal(&refused.to_string())) {
                     tracing::debug!(%error, "a refused peer had left");
                 }
                 None
             }
         }
+    }
+
+    fn refusal(&self, why: &str) -> Vec<u8> {
+        if self.is_tls { NO_ROOM_UNDER_TLS.to_vec() } else { refusal(self.door, why) }
     }
 }
 

@@ -16,7 +16,7 @@ use super::peers;
 use super::stream::{DoorStream, Seat};
 use crate::access::Caller;
 use crate::limits::{HANDSHAKEN_QUEUE_MAX, HANDSHAKES_MAX};
-use crate::tls::first::{First, NO_TLS_HERE, begins, part};
+use crate::tls::first::{First, NO_ROOM_UNDER_TLS, NO_TLS_HERE, begins, part};
 use crate::tls::{Certified, Credentials, Protocol, Shaken, TcpWire, TlsCounters, TlsRefusal, handshake};
 use futures_util::{Stream, StreamExt};
 use std::io;
@@ -66,6 +66,7 @@ impl Opening {
         frames: Arc<dyn TakesFrames>,
     ) -> impl Stream<Item = io::Result<TcpDoorStream>> + Send {
         let (http2, ready) = mpsc::channel(HANDSHAKEN_QUEUE_MAX);
+        admitting = admitting.under_tls(self.credentials.is_some());
         tokio::spawn(async move {
             loop {
                 let admitted = tokio::select! {
@@ -133,6 +134,7 @@ impl Opening {
             (Some(credentials), First::Tls) => {
                 let Some(_room) = HandshakeRoom::take(self, seat) else {
                     refused(TlsRefusal::Room, "");
+                    part(io, &NO_ROOM_UNDER_TLS).await;
                     return None;
                 };
                 let asking = seat.asking();

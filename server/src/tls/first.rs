@@ -13,6 +13,8 @@ const HANDSHAKE_RECORD: [u8; 2] = [22, 3];
 const HTTP2: &[u8; 4] = b"PRI ";
 /// A fatal alert, as TLS says it before anything is agreed: handshake_failure.
 pub(crate) const NO_TLS_HERE: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];
+/// The same of a server that has no room: internal_error, the only alert that blames neither the peer nor its certificate.
+pub(crate) const NO_ROOM_UNDER_TLS: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 /// What a connection begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use turnkv_transfer::tls::{
-    ALPN_FRAMES, ALPN_HTTP2, Fault, ServerTls, certificate_facts, fault_of, tls_cause,
+    ALPN_FRAMES, ALPN_HTTP2, Fault, ServerTls, certificate_facts, fault_of, server_words, tls_cause,
 };
 
 /// What is spoken on a connection, as ALPN agreed.
@@ -57,7 +57,7 @@ pub(crate) async fn handshake(
     let shaken = timeout(Duration::from_millis(HANDSHAKE_MS_MAX), shake(&set, io)).await;
     let stream = shaken.map_err(|_| (TlsRefusal::Late, String::new()))??;
     credentials.counters.seconds.record(began.elapsed());
-    let refuse = |error: rustls::Error| (TlsRefusal::Fault(fault_of(&error)), error.to_string());
+    let refuse = |error: rustls::Error| (TlsRefusal::Fault(fault_of(&error)), server_words(&error));
     let (_, session) = stream.get_ref();
     let chain = session.peer_certificates().map(<[CertificateDer<'_>]>::to_vec).unwrap_or_default();
     let own = chain.first().ok_or_else(|| refuse(rustls::Error::NoCertificatesPresented))?;
@@ -81,8 +81,10 @@ async fn shake(set: &ServerTls, io: TcpStream) -> Result<TlsStream<TcpStream>, (
         Ok(stream) => Ok(stream),
         Err((error, io)) => {
             part(io, &[]).await; // the alert is on its way already
-            let fault = tls_cause(&error).map_or(Fault::Malformed, fault_of);
-            Err((TlsRefusal::Fault(fault), error.to_string()))
+            let of_tls = |tls| (fault_of(tls), server_words(tls));
+            let (fault, why) =
+                tls_cause(&error).map_or_else(|| (Fault::Malformed, error.to_string()), of_tls);
+            Err((TlsRefusal::Fault(fault), why))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Changed files are taken over when they are good, and only then; whose certificate is not accepted any more is ended.
 
 use super::*;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -87,6 +87,12 @@ fn a_good_set_is_taken_over_and_a_bad_one_is_not() {
     std::fs::remove_file(place.dir.path().join("cert.pem")).unwrap();
     look();
     assert!(Arc::ptr_eq(&first, &place.credentials.set()), "a file is missing");
+    let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    write(place.dir.path(), "cert.pem", &params.signed_by(&key, &place.authority).unwrap().pem());
+    write(place.dir.path(), "key.pem", &key.serialize_pem());
+    look();
+    assert!(Arc::ptr_eq(&first, &place.credentials.set()), "no client would take it for a server's");
     write_server(place.dir.path(), &place.authority);
     look();
     assert!(!Arc::ptr_eq(&first, &place.credentials.set()), "all is well again");

@@ -13,6 +13,10 @@ pub struct CertificateFacts {
     pub uris: Vec<String>,
     /// The common name of its subject, cut; empty: it has none.
     pub name: String,
+    /// Whether it may be a server's: its extended key usage has `serverAuth`, or there is none.
+    pub is_for_servers: bool,
+    /// Whether it may be a client's: the same with `clientAuth`.
+    pub is_for_clients: bool,
     /// Valid from this second of Unix time on.
     pub not_before_s: i64,
     /// And until this one.
@@ -49,7 +53,11 @@ pub fn certificate_facts(der: &[u8]) -> Result<CertificateFacts, CertificateFaul
     let common = certificate.subject().iter_common_name().next();
     let name = common.and_then(|name| name.as_str().ok()).unwrap_or_default();
     let name = name[..name.floor_char_boundary(TLS_NAME_BYTES_MAX)].to_owned();
+    let usage = certificate.extended_key_usage().map_err(|_| CertificateFault::Malformed)?;
+    // Who verifies it does not take `anyExtendedKeyUsage` for either.
+    let is_for_servers = usage.as_ref().is_none_or(|usage| usage.value.server_auth);
+    let is_for_clients = usage.as_ref().is_none_or(|usage| usage.value.client_auth);
     let validity = certificate.validity();
     let (not_before_s, not_after_s) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-    Ok(CertificateFacts { uris, name, not_before_s, not_after_s })
+    Ok(CertificateFacts { uris, name, is_for_servers, is_for_clients, not_before_s, not_after_s })
 }

@@ -1,12 +1,14 @@
 //! The client's end: the authority of the server's certificate, and a certificate of its own. Owns: the checks of the files.
 //! Must not know: addresses.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::client::Resumption;
+use rustls::pki_types::CertificateDer;
 
+use super::certificate::certificate_facts;
 use super::files::{TlsError, authorities, certificates, key, read};
 use super::provider::{VERSIONS, provider};
 
@@ -61,6 +63,7 @@ pub fn client_config(files: &TlsConfig, protocols: &[&[u8]]) -> Result<Arc<Clien
         (None, None) => builder.with_no_client_auth(),
         (Some(cert), Some(key_file)) => {
             let chain = certificates("certificate", cert, &read("the client's certificate", cert)?)?;
+            check_own(cert, &chain)?;
             let key = key(key_file, &read("the certificate's private key", key_file)?)?;
             builder.with_client_auth_cert(chain, key).map_err(|error| match error {
                 rustls::Error::InconsistentKeys(_) => {
@@ -77,4 +80,15 @@ pub fn client_config(files: &TlsConfig, protocols: &[&[u8]]) -> Result<Arc<Clien
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
+}
+
+/// Checks what the client's certificate says of itself. Its time is the server's to judge: their clocks may differ.
+fn check_own(path: &Path, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
+    let own = chain.first().map_or(&[][..], |own| own.as_ref());
+    let unusable = |why: String| TlsError::Unusable { what: "a certificate", path: path.into(), why };
+    let facts = certificate_facts(own).map_err(|fault| unusable(fault.to_string()))?;
+    if !facts.is_for_clients {
+        return Err(TlsError::Purpose { path: path.into(), end: "client", lacks: "clientAuth" });
+    }
+    Ok(())
 }

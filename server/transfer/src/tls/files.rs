@@ -74,6 +74,18 @@ pub enum TlsError {
         /// For so long.
         in_s: u64,
     },
+    /// The certificate says that it is for something else.
+    #[error(
+        "the certificate in {path} is not for a {end}: its extended key usage lacks {lacks}: have one signed with it, or without extended key usages"
+    )]
+    Purpose {
+        /// Its file.
+        path: PathBuf,
+        /// What it is used as.
+        end: &'static str,
+        /// What it would have to say.
+        lacks: &'static str,
+    },
     /// A client that knows no authority can trust no server.
     #[error("name the file of the authority that signed the server's certificate (tls_ca, TURNKV_TLS_CA)")]
     NoAuthority,

@@ -27,7 +27,7 @@ pub use client::{TlsConfig, client_config};
 pub use dial::{Dial, Dialed};
 pub use files::TlsError;
 pub use server::{ServerBytes, ServerFiles, ServerTls};
-pub use words::{Fault, client_words, fault_of, speaks_others, tls_cause};
+pub use words::{Fault, client_words, fault_of, server_words, speaks_others, tls_cause};
 
 /// What ALPN calls HTTP/2, and so gRPC.
 pub const ALPN_HTTP2: &[u8] = b"h2";

@@ -66,7 +66,7 @@ impl ServerFiles {
         now: UnixTime,
     ) -> Result<ServerTls, TlsError> {
         let chain = certificates("certificate", &self.cert, &bytes.cert)?;
-        let not_after_s = self.check_time(&chain, now)?;
+        let not_after_s = self.check_own(&chain, now)?;
         let key = key(&self.key, &bytes.key)?;
         let what = "certificate of an authority";
         let trusted = TrustedClients::new(certificates(what, &self.client_ca, &bytes.client_ca)?);
@@ -91,7 +91,8 @@ impl ServerFiles {
         Ok(ServerTls { config: Arc::new(config), not_after_s, verifier })
     }
 
-    fn check_time(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<i64, TlsError> {
+    /// Checks what the server's certificate says of itself; its last second.
+    fn check_own(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<i64, TlsError> {
         let path = || self.cert.clone();
         let unusable = |why: String| TlsError::Unusable { what: "a certificate", path: path(), why };
         let own = chain.first().map_or(&[][..], |own| own.as_ref());
@@ -102,6 +103,9 @@ impl ServerFiles {
         }
         if facts.not_before_s > now_s {
             return Err(TlsError::TooEarly { path: path(), in_s: facts.not_before_s.abs_diff(now_s) });
+        }
+        if !facts.is_for_servers {
+            return Err(TlsError::Purpose { path: path(), end: "server", lacks: "serverAuth" });
         }
         Ok(facts.not_after_s)
     }

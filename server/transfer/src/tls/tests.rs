@@ -1,7 +1,10 @@
 //! What is said of files that cannot be used, and what a certificate says.
 
 use super::*;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
+    date_time_ymd,
+};
 use rustls::pki_types::UnixTime;
 use std::path::Path;
 
@@ -19,6 +22,13 @@ fn written(dir: &Path, name: &str, text: &str) -> std::path::PathBuf {
 
 fn params() -> CertificateParams {
     CertificateParams::new(vec!["pool.example".to_owned()]).unwrap()
+}
+
+/// A certificate for this only.
+fn for_only(purpose: ExtendedKeyUsagePurpose) -> CertificateParams {
+    let mut params = params();
+    params.extended_key_usages = vec![purpose];
+    params
 }
 
 fn load(files: &ServerFiles) -> Result<ServerTls, TlsError> {
@@ -41,7 +51,14 @@ fn a_set_of_files_is_checked_before_it_is_used() {
     let other = at("other", &KeyPair::generate().unwrap().serialize_pem());
     let (empty, long) = (at("empty", "no PEM here\n"), at("long", &"x".repeat(2 << 20)));
     let torn = at("torn", &authority.pem()[..120]);
-    let cases: [(ServerFiles, &str); 8] = [
+    let clients = at(
+        "clients",
+        &for_only(ExtendedKeyUsagePurpose::ClientAuth).signed_by(&key, &authority).unwrap().pem(),
+    );
+    let any = at("any", &for_only(ExtendedKeyUsagePurpose::Any).signed_by(&key, &authority).unwrap().pem());
+    let cases: [(ServerFiles, &str); 10] = [
+        (ServerFiles { cert: clients, ..good.clone() }, "lacks serverAuth"),
+        (ServerFiles { cert: any, ..good.clone() }, "lacks serverAuth"),
         (ServerFiles { cert: dir.path().join("missing"), ..good.clone() }, "cannot read"),
         (ServerFiles { cert: expired, ..good.clone() }, "expired"),
         (ServerFiles { cert: early, ..good.clone() }, "not valid for another"),
@@ -62,10 +79,10 @@ fn a_set_of_files_is_checked_before_it_is_used() {
 
 #[test]
 fn a_client_needs_an_authority_and_a_key_with_its_certificate() {
-    let (dir, authority, key) = (tempfile::tempdir().unwrap(), authority(), KeyPair::generate().unwrap());
+    let (dir, authority, pair) = (tempfile::tempdir().unwrap(), authority(), KeyPair::generate().unwrap());
     let at = |name: &str, text: &str| Some(written(dir.path(), name, text));
-    let cert = at("cert", &params().signed_by(&key, &authority).unwrap().pem());
-    let (ca, key) = (at("ca", &authority.pem()), at("key", &key.serialize_pem()));
+    let cert = at("cert", &params().signed_by(&pair, &authority).unwrap().pem());
+    let (ca, key) = (at("ca", &authority.pem()), at("key", &pair.serialize_pem()));
     let of = |ca: &Option<_>, cert: &Option<_>, key: &Option<_>| {
         let files = TlsConfig { ca: ca.clone(), cert: cert.clone(), key: key.clone(), server_name: None };
         client_config(&files, &[b"h2"]).map(drop).map_err(|error| error.to_string())
@@ -75,6 +92,12 @@ fn a_client_needs_an_authority_and_a_key_with_its_certificate() {
     assert!(of(&None, &cert, &key).unwrap_err().contains("tls_ca"));
     assert!(of(&ca, &cert, &None).unwrap_err().contains("together"));
     assert!(of(&ca, &cert, &ca).unwrap_err().contains("no private key"));
+    let of_purpose = |purpose| {
+        let cert = for_only(purpose).signed_by(&pair, &authority).unwrap();
+        of(&ca, &at("purpose", &cert.pem()), &key)
+    };
+    assert_eq!(of_purpose(ExtendedKeyUsagePurpose::ClientAuth), Ok(()));
+    assert!(of_purpose(ExtendedKeyUsagePurpose::ServerAuth).unwrap_err().contains("lacks clientAuth"));
 }
 
 #[test]
@@ -103,7 +126,7 @@ fn only_an_authority_vouches_for_others() {
     let client = |name: &str| {
         let mut params = params();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params
     };
     let authority = authority();
@@ -128,4 +151,29 @@ fn only_an_authority_vouches_for_others() {
         assert!(!accepts(&[signed(&own)]) && !accepts(&[signed(&own), own.der().clone()]));
         assert!(!accepts(&[signed(&odd)]), "it may not sign certificates");
     }
+}
+
+/// Whose names cannot be read would be granted less than its names say: it is refused in the handshake, where it can be told so.
+#[test]
+fn a_client_that_cannot_be_read_whole_or_is_none_is_not_accepted() {
+    let (dir, authority, key) = (tempfile::tempdir().unwrap(), authority(), KeyPair::generate().unwrap());
+    let at = |name: &str, text: &str| written(dir.path(), name, text);
+    let cert = at("cert", &params().signed_by(&key, &authority).unwrap().pem());
+    let files =
+        ServerFiles { cert, key: at("key", &key.serialize_pem()), client_ca: at("ca", &authority.pem()) };
+    let set = load(&files).unwrap();
+    let accepts = |purpose, names: usize, bytes: usize| {
+        let mut params = for_only(purpose);
+        let uri = |at: usize| SanType::URI(format!("turnkv://engine/{at:0>bytes$}").try_into().unwrap());
+        params.subject_alt_names.extend((0..names).map(uri));
+        let shown = params.signed_by(&KeyPair::generate().unwrap(), &authority).unwrap().der().clone();
+        set.accepts(&[shown], UnixTime::now()).map_err(|error| server_words(&error))
+    };
+    let client = || ExtendedKeyUsagePurpose::ClientAuth;
+    assert_eq!(accepts(client(), 256, 1), Ok(()));
+    for (names, bytes) in [(257, 1), (1, 512)] {
+        let said = accepts(client(), names, bytes).unwrap_err();
+        assert!(said.contains("more than 256 URI names"), "{said}");
+    }
+    accepts(ExtendedKeyUsagePurpose::ServerAuth, 1, 1).unwrap_err();
 }

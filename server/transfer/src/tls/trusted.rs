@@ -11,10 +11,12 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
+    SignatureScheme,
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::certificate::certificate_facts;
 use super::provider::provider;
 
 /// Asks whether anybody in a bundle vouches for a client.
@@ -60,7 +62,12 @@ impl ClientCertVerifier for TrustedClients {
     ) -> Result<ClientCertVerified, Error> {
         let by = if self.own.contains(shown) { &self.themselves } else { &self.authorities };
         let by = by.as_ref().ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
-        by.verify_client_cert(shown, between, now)
+        let verified = by.verify_client_cert(shown, between, now)?;
+        // What cannot be read is refused while its owner can still be told so: after the handshake there are no more words for that.
+        certificate_facts(shown).map_err(|fault| {
+            Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(fault))))
+        })?;
+        Ok(verified)
     }
 
     fn verify_tls12_signature(

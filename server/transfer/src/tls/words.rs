@@ -83,6 +83,17 @@ pub fn fault_of(error: &Error) -> Fault {
     }
 }
 
+/// What a server's log says of a handshake that failed: rustls prints what `trusted` finds as code.
+#[must_use]
+pub fn server_words(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(found)) => {
+            format!("the peer's certificate: {}", found.0)
+        }
+        error => error.to_string(),
+    }
+}
+
 /// What a client is told of a connection that TLS did not let it make, or that its server refused.
 #[must_use]
 pub fn client_words(error: &Error) -> String {
@@ -120,6 +131,9 @@ fn refused(error: &Error) -> String {
         | AlertDescription::CertificateUnknown
         | AlertDescription::DecryptError
         | AlertDescription::AccessDenied => "the server refuses this client's certificate",
+        AlertDescription::InternalError => {
+            "the server has no room for another connection, or a fault of its own: try later, its metrics and log say which"
+        }
         AlertDescription::ProtocolVersion => "the server speaks another version of TLS",
         AlertDescription::NoApplicationProtocol => "the server does not speak this protocol over TLS",
         other => return format!("the server ended TLS: {other:?}"),
