@@ -46,14 +46,14 @@ test-core: tools
 	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace
 
 # The engine over libfabric, over its providers for TCP, alone and through the server: the library comes into .tools from Debian's
-# packages, without root.
+# packages, without root. Of the whole workspace, so that nothing is built once more than for the other tests.
 test-fabric: tools
 	@$(call say,'libfabric: rails over its providers for TCP')
 	@if server/transfer/setup_libfabric.sh; then \
 	  export TURNKV_LIBFABRIC=$(CURDIR)/.tools/libfabric; \
-	  cargo test --locked --package turnkv-transfer --lib --test two_processes libfabric; \
 	  cargo build --locked --package turnkv; \
-	  TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --package turnkv-tests --test fabrics --test fabrics_hostile; \
+	  cargo test --locked --workspace --lib --test two_processes libfabric; \
+	  TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace --test fabrics --test fabrics_hostile; \
 	else echo 'LEFT OUT: every test over libfabric; the reason is above' >&2; fi
 
 # The engine over RDMA verbs, on a software NIC in virtual machines. Not part of `make test`: it needs qemu (tests/rdma/vm.sh says
@@ -121,8 +121,9 @@ environments: tools
 	@for engine in vllm sglang transformers-5.17; do engine-plugins/setup_engine.sh $$engine; done
 
 # ---- checks ----
-.PHONY: check fmt clippy doc deny architecture links ruff mypy stubs
-check: fmt clippy doc deny architecture links ruff mypy stubs
+.PHONY: check check-code fmt clippy doc deny architecture links ruff mypy stubs
+check: check-code deny
+check-code: fmt clippy doc architecture links ruff mypy stubs
 
 fmt: tools
 	@$(call say,'format')

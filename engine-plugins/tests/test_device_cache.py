@@ -163,9 +163,14 @@ def test_the_form_is_chosen_by_the_model_and_the_device(server: Server, device: 
     assert all(isinstance(cache, Cache) and isinstance(cache, TurnKVCache) for cache in caches)
     assert type(TurnKVCache) is type, "an ordinary class"
     assert {"legacy", "device", "overlap", "sink", "wait_ms"} <= set(inspect.signature(TurnKVCache).parameters)
-    for settings in ({"overlap": False}, {"legacy": True, "sink": 16}, {"device": device, "window": 64}):
+    for settings in ({"legacy": True, "sink": 16}, {"device": device, "window": 64}, {"slots": 8}):
         with pytest.raises(TypeError):
             TurnKVCache(model, "form", pool, **settings)
+    for settings in ({}, {"legacy": True}):
+        # A script for a GPU runs on a CPU too, where there is nothing to overlap; memory of a GPU there is none.
+        TurnKVCache(model, "form", pool, overlap=False, **settings)
+        with pytest.raises(ValueError, match="gpu_bytes is of the device form"):
+            TurnKVCache(model, "form", pool, gpu_bytes=1 << 20, **settings)
     with pytest.raises(ValueError, match="GPU"):
         DeviceCache(model, "form", pool)
 
