@@ -98,6 +98,16 @@ fn slabs_that_are_being_read_are_passed_over() {
     assert_eq!(world.offload(SLOTS), (SLOTS as usize, u64::from(SLOTS)));
 }
 
+/// No lease at all, but pages that NVMe does not want: what hangs on one goes before it does.
+#[test]
+fn slabs_of_pages_that_stay_off_nvme_are_emptied_whole() {
+    let mut world = World::with(PoolConfig { slab_count: 8, nvme_admit: Admit::Reused, ..config(1 << 30) });
+    for _ in 0..8 {
+        world.fill(SLOTS);
+    }
+    assert_eq!(world.offload(SLOTS), (SLOTS as usize, u64::from(SLOTS)));
+}
+
 #[test]
 fn where_every_slab_has_a_lease_nothing_goes_in_vain() {
     let mut world = World::new(4);

@@ -26,10 +26,16 @@ impl Store {
         if entry.is_gone() || index == search.page || cells.iter().any(busy) {
             return None;
         }
-        if self.nvme.is_alive() && entry.is_visible() && cells.iter().all(|cell| cell.has(ON_NVME)) {
+        if !self.is_last_copy(index) {
             return Some(Eviction::Demote);
         }
         entry.is_leaf().then_some(Eviction::Drop)
+    }
+
+    /// Whether the page is gone without its slots: NVMe has not all of it.
+    pub(super) fn is_last_copy(&self, index: u32) -> bool {
+        let is_there = self.nvme.is_alive() && self.pages[index].is_visible();
+        !(is_there && self.pages.cells(index).iter().all(|cell| cell.has(ON_NVME)))
     }
 
     /// Carries out what `evictable` allowed.

@@ -3,6 +3,7 @@
 
 use crate::ids::{NONE, Now};
 use crate::index::entry::Cell;
+use crate::index::flags::{DIRTY, WRITING};
 use crate::index::list_id::ListId;
 use crate::limits::{
     DRAIN_PAGES_PER_CALL_MAX, DRAIN_STEPS_PER_CALL_MAX, ENTRY_SCAN_MAX, PREFETCH_SCAN_MAX,
@@ -260,8 +261,10 @@ impl Store {
     /// pages hangs on stays: they go by themselves before it does. True: a lease keeps it, or one of those.
     fn drain_page(&mut self, owner: u32, sparing: bool, search: Search, part: &mut DrainPart) -> bool {
         let key = self.pages.key(owner);
-        let last_copy = !self.nvme.is_alive() || !self.pages[owner].is_visible();
-        let mut victim = if last_copy { self.pages.first_leaf(owner, &mut self.call) } else { owner };
+        // What is still to be written goes by itself once it is: for its sake nothing that hangs on it goes.
+        let waits = self.pages.cells(owner).iter().any(|cell| cell.has(DIRTY | WRITING));
+        let descends = self.is_last_copy(owner) && !waits;
+        let mut victim = if descends { self.pages.first_leaf(owner, &mut self.call) } else { owner };
         while part.pages > 0 {
             part.pages -= 1;
             self.call.step();
