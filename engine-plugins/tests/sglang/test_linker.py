@@ -65,14 +65,15 @@ Make = Callable[..., Tree]
 
 @pytest.fixture
 def make(pool_server: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Linkers whose pages no other test shares; each over device pools of its own."""
+    """Linkers whose pages no other test shares; each over device pools of its own. They wait as long as a busy machine needs."""
     monkeypatch.setattr(identity, "engine_settings", dict)
     trees: list[Tree] = []
 
     def make(pages: int = 16, shape: dict | None = None, **options: Any) -> Tree:
         group = device_group(pages, **shape or {})
         monkeypatch.setattr(engine, "device_pool_group", lambda *_: group)
-        extra = {"pool": pool_server.address, "model_id": request.node.name} | options
+        patience = {"lookup_ms": 5000, "load_ms": 10_000, "deadline_ms": 10_000}
+        extra = {"pool": pool_server.address, "model_id": request.node.name} | patience | options
         trees.append(Tree(Linker(None, linker_params(page=group.page_size), components=set(), extra_config=extra)))
         return trees[-1]
 
@@ -238,7 +239,7 @@ def test_cancelled_load_lets_go_of_its_pages(make: Make, pool_server: Any) -> No
 
 
 def test_pool_that_cannot_lease_is_copied_from(make: Make) -> None:
-    one, other, some = make(), make(data_plane="inline", lookup_ms=2000, load_ms=5000), keys(4)
+    one, other, some = make(), make(data_plane="inline"), keys(4)
     one.offload(some, [0, 1, 2, 3], None)
     assert other.linker.lookup("r", [transfer(some)]) == [4]
     assert other.linker.load("r", [transfer(some, [8, 9, 10, 11])]) and run_load(other)
@@ -248,7 +249,7 @@ def test_pool_that_cannot_lease_is_copied_from(make: Make) -> None:
 def test_more_pages_than_the_pools_memory_holds(make: Make, make_server: Any) -> None:
     server = make_server(dram="16MiB", nvme="128MiB")
     shape, some = {"layers": 3, "heads": 8, "dim": 512, "page": 16}, keys(24)  # 1.5 MiB a page
-    tree = make(48, shape, pool=server.address, wait_ms=5000, deadline_ms=10_000, load_ms=10_000)
+    tree = make(48, shape, pool=server.address, wait_ms=5000)
     for at in range(0, 24, 4):
         node_id, parent = len(tree.nodes), some[at - 1] if at else None
         tree.nodes[node_id] = (some[at : at + 4], parent)
