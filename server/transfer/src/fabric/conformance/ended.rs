@@ -201,8 +201,11 @@ fn taken_back<E: Ends>(ends: &E, ways: Ways) {
                 assert_eq!(Arc::strong_count(&bench.memory), 1, "the engine let it go");
                 fill(&bench.memory, 0, &others);
             }
+            // What the engine holds for a rail it holds until that is dead, as it soon is: its operations are refused.
             Err(Quarantined) => {
-                assert_eq!(Arc::strong_count(&bench.memory), 2, "the engine keeps its share");
+                let shares = Arc::strong_count(&bench.memory);
+                let is_dead = || until(|| bench.rail.target.death()).is_some();
+                assert!(shares == 2 || (shares == 1 && is_dead()), "the engine keeps its share: {shares}");
             }
         }
         let left = PIECES - done.len();
