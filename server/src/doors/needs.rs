@@ -35,12 +35,14 @@ impl Reach {
 }
 
 /// Of a gRPC method.
-pub(crate) fn need_of_method(method: Method) -> Need {
+pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
     match method {
+        Method::PoolBeginOffload | Method::PoolBeginReload => (Need::Tenant, Reach::Host),
+        Method::PoolCommitOffload | Method::PoolAbortOffload | Method::PoolEndReload => {
+            (Need::Lease, Reach::Host)
+        }
         Method::PoolOpenNamespace
         | Method::PoolLookup
-        | Method::PoolBeginOffload
-        | Method::PoolBeginReload
         | Method::PoolOffload
         | Method::PoolReload
         | Method::SessionsBeginTurn
@@ -55,93 +57,35 @@ pub(crate) fn need_of_method(method: Method) -> Need {
         | Method::SessionsUnpin
         | Method::SessionsRoute
         // What an engine's prefill took is the engine's to say.
-        | Method::AdminReportPrefill => Need::Tenant,
-        Method::PoolCommitOffload | Method::PoolAbortOffload | Method::PoolEndReload => Need::Lease,
+        | Method::AdminReportPrefill => (Need::Tenant, Reach::Everybody),
         Method::AdminStats
         | Method::AdminDrain
         | Method::AdminEvict
         | Method::AdminSizeAdvice
         | Method::AdminRecord
-        | Method::AdminResume => Need::Operator,
-    }
-}
-
-/// Where a gRPC method can be asked.
-pub(crate) fn reach_of_method(method: Method) -> Reach {
-    match method {
-        Method::PoolBeginOffload
-        | Method::PoolCommitOffload
-        | Method::PoolAbortOffload
-        | Method::PoolBeginReload
-        | Method::PoolEndReload => Reach::Host,
-        Method::PoolOpenNamespace
-        | Method::PoolLookup
-        | Method::PoolOffload
-        | Method::PoolReload
-        | Method::SessionsBeginTurn
-        | Method::SessionsEndTurn
-        | Method::SessionsFork
-        | Method::SessionsSupersede
-        | Method::SessionsClose
-        | Method::SessionsPrefetch
-        | Method::SessionsList
-        | Method::SessionsDescribe
-        | Method::SessionsPin
-        | Method::SessionsUnpin
-        | Method::SessionsRoute
-        | Method::AdminReportPrefill
-        | Method::AdminStats
-        | Method::AdminDrain
-        | Method::AdminEvict
-        | Method::AdminSizeAdvice
-        | Method::AdminRecord
-        | Method::AdminResume => Reach::Everybody,
-    }
-}
-
-/// Where a frame's verb can be asked.
-pub(crate) fn reach_of_frame(verb: Verb) -> Reach {
-    match verb {
-        Verb::Unspecified | Verb::Hello | Verb::Lookup => Reach::Everybody,
-        Verb::AttachSlab
-        | Verb::BeginOffload
-        | Verb::CommitOffload
-        | Verb::AbortOffload
-        | Verb::BeginReload
-        | Verb::EndReload
-        | Verb::Reserve
-        | Verb::CommitReserved
-        | Verb::Renew
-        | Verb::Release => Reach::Host,
-        Verb::OpenRail | Verb::RemoteOffload | Verb::RemoteReload => Reach::Network,
+        | Method::AdminResume => (Need::Operator, Reach::Everybody),
     }
 }
 
 /// Of a frame's verb.
-pub(crate) fn need_of_frame(verb: Verb) -> Need {
+pub(crate) fn rule_of_frame(verb: Verb) -> (Need, Reach) {
     match verb {
-        Verb::AttachSlab
-        | Verb::Lookup
-        | Verb::BeginOffload
-        | Verb::BeginReload
-        | Verb::Reserve
-        | Verb::CommitReserved
-        | Verb::RemoteOffload
-        | Verb::RemoteReload => Need::Tenant,
-        Verb::Unspecified
-        | Verb::Hello
-        | Verb::CommitOffload
-        | Verb::AbortOffload
-        | Verb::EndReload
-        | Verb::Renew
-        | Verb::Release
-        | Verb::OpenRail => Need::Lease,
+        Verb::Unspecified | Verb::Hello => (Need::Lease, Reach::Everybody),
+        Verb::Lookup => (Need::Tenant, Reach::Everybody),
+        Verb::AttachSlab | Verb::BeginOffload | Verb::BeginReload | Verb::Reserve | Verb::CommitReserved => {
+            (Need::Tenant, Reach::Host)
+        }
+        Verb::CommitOffload | Verb::AbortOffload | Verb::EndReload | Verb::Renew | Verb::Release => {
+            (Need::Lease, Reach::Host)
+        }
+        Verb::RemoteOffload | Verb::RemoteReload => (Need::Tenant, Reach::Network),
+        Verb::OpenRail => (Need::Lease, Reach::Network),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{need_of_frame, need_of_method};
+    use super::{rule_of_frame, rule_of_method};
     use crate::access::{Caller, Grants, Guests, Need, TenantOf};
     use std::sync::Arc;
     use turnkv_proto::wire::{Method, Verb};
@@ -163,10 +107,10 @@ mod tests {
     #[test]
     fn nobody_without_a_grant_may_do_anything() {
         for method in Method::ALL {
-            assert!(!may(&["member"], need_of_method(*method)), "{method:?}");
+            assert!(!may(&["member"], rule_of_method(*method).0), "{method:?}");
         }
         for verb in (0..).map_while(|number| Verb::try_from(number).ok()) {
-            assert!(!may(&[], need_of_frame(verb)), "{verb:?}");
+            assert!(!may(&[], rule_of_frame(verb).0), "{verb:?}");
         }
     }
 
@@ -175,8 +119,8 @@ mod tests {
         for method in Method::ALL {
             let of_operators =
                 method.path().starts_with("/turnkv.v1.Admin/") && *method != Method::AdminReportPrefill;
-            assert_eq!(may(&["engine/*"], need_of_method(*method)), !of_operators, "{method:?}");
-            assert!(may(&["operator"], need_of_method(*method)));
+            assert_eq!(may(&["engine/*"], rule_of_method(*method).0), !of_operators, "{method:?}");
+            assert!(may(&["operator"], rule_of_method(*method).0));
         }
     }
 }

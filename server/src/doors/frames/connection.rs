@@ -7,7 +7,7 @@ use crate::connections::asking::Asking;
 use crate::connections::{Cause, Door, Refusal};
 use crate::doors::calls::CallSeconds;
 use crate::doors::codec;
-use crate::doors::needs::{need_of_frame, reach_of_frame};
+use crate::doors::needs::rule_of_frame;
 use crate::engine::Engine;
 use crate::limits::{FRAME_MS_MAX, LOCAL_LOOK, LOCAL_SEND_MS_MAX};
 use prost::Message;
@@ -165,7 +165,8 @@ impl<D: Verbs> Connection<'_, D> {
     }
 
     fn act(&mut self, verb: Verb, frame: &Frame) -> Result<(), End> {
-        self.guest.asks(need_of_frame(verb), verb.as_str_name())?;
+        let (need, reach) = rule_of_frame(verb);
+        self.guest.asks(need, verb.as_str_name())?;
         if verb == Verb::Hello {
             return self.hello(frame);
         }
@@ -174,7 +175,7 @@ impl<D: Verbs> Connection<'_, D> {
             Verb::Lookup => self.lookup(frame),
             Verb::Unspecified => Err(Error::invalid(format!("there is no verb {} here", frame.verb)).into()),
             verb => {
-                reach_of_frame(verb).check(self.shared.door, verb.as_str_name())?;
+                reach.check(self.shared.door, verb.as_str_name())?;
                 self.door.act(self, verb, frame)
             }
         }

@@ -12,7 +12,7 @@ use crate::access::{Guest, Guests, TenantOf};
 use crate::connections::Door;
 use crate::connections::asking::Asking;
 use crate::doors::calls::CallSeconds;
-use crate::doors::needs::{need_of_method, reach_of_method};
+use crate::doors::needs::rule_of_method;
 use crate::engine::Engine;
 use crate::limits::MESSAGE_MS_MAX;
 use axum::body::{Body, Bytes, HttpBody};
@@ -66,8 +66,9 @@ impl Requests {
     fn guest(&self, path: &str, asking: &Asking) -> Result<Option<Guest>, Error> {
         let Some(method) = Method::at(path) else { return Ok(None) };
         let guests = if asking.door() == Door::Tcp { &self.tcp } else { &self.unix };
-        let guest = guests.admit(asking.caller(), need_of_method(method), method.name())?;
-        reach_of_method(method).check(asking.door(), method.name())?;
+        let (need, reach) = rule_of_method(method);
+        let guest = guests.admit(asking.caller(), need, method.name())?;
+        reach.check(asking.door(), method.name())?;
         Ok(Some(guest))
     }
 }
