@@ -41,6 +41,8 @@ pub(crate) struct Lent {
     pool: Arc<LocalPool>,
     /// None once handed to the task that settles.
     permit: Option<OwnedSemaphorePermit>,
+    /// It is in that task already.
+    settles: bool,
 }
 
 impl LocalPool {
@@ -65,6 +67,7 @@ impl LocalPool {
             lease: None,
             pool,
             permit: Some(permit),
+            settles: false,
         })
     }
 }
@@ -295,6 +298,8 @@ impl Drop for Lent {
         match self.catch_up() {
             Ok(true) => self.end(),
             Err(_) => self.close(),
+            // A runtime that shuts down drops its tasks, and each new one at once.
+            Ok(false) if self.settles => self.close(),
             Ok(false) => match tokio::runtime::Handle::try_current() {
                 Ok(runtime) => {
                     // The permit goes along: operations that settle count as running.
@@ -305,6 +310,7 @@ impl Drop for Lent {
                         lease: self.lease.take(),
                         pool: Arc::clone(&self.pool),
                         permit: self.permit.take(),
+                        settles: true,
                     };
                     drop(runtime.spawn(lent.settle()));
                 }

@@ -126,3 +126,21 @@ fn a_future_dropped_outside_a_runtime_closes_its_connection() {
     crate::fake::eventually("its connection is closed", || fake.connections() == 0);
     runtime.block_on(async { assert_eq!(namespace.lookup(&hashes).await.unwrap(), 0) });
 }
+
+/// A runtime that ends drops the tasks that settle, and each that would be begun while it does.
+#[test]
+fn a_runtime_that_ends_takes_with_it_what_settles() {
+    for threads in 1..=2 {
+        let fake = Fake::start();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
+        let (_client, namespace) = runtime.block_on(open(&fake, DataPlane::Shm));
+        let (hashes, _) = chain(1, 1);
+        fake.core.script.delay_us.store(200_000, Ordering::SeqCst);
+        for _ in 0..4 {
+            assert!(!runtime.block_on(drop_after(1, namespace.lookup(&hashes))));
+        }
+        drop(runtime);
+        crate::fake::eventually("their connections are closed", || fake.connections() == 0);
+    }
+}
