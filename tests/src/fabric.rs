@@ -2,6 +2,7 @@
 //! `server/transfer/setup_libfabric.sh` puts into `.tools/libfabric` (or `TURNKV_LIBFABRIC` names), or with `TURNKV_RDMA` set over verbs
 //! on this machine's device. Owns: finding the library. Must not know: any one test.
 
+use crate::child::Running;
 use crate::counts;
 use crate::http::{free_address, get, value};
 use crate::pages;
@@ -12,7 +13,7 @@ use std::future::Future;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 use turnkv_client::{Client, ClientConfig, DataPlane, Fabric, FabricChoice, FabricConfig, StatsReply};
 
@@ -156,11 +157,11 @@ impl Rig {
     ///
     /// # Errors
     /// It does not start.
-    pub fn victim(&self, program: &str, seed: u64) -> Result<Child> {
+    pub fn victim(&self, program: &str, seed: u64) -> Result<Running> {
         let mut victim = Command::new(here(program));
         victim.args([format!("tcp://{}", self.tcp), seed.to_string()]);
         victim.env("TURNKV_FABRIC", fabric().name()).env("TURNKV_LIBFABRIC_PROVIDER", provider());
-        Ok(victim.spawn()?)
+        Ok(Running::start(&mut victim)?)
     }
 }
 

@@ -22,6 +22,14 @@ pub const PROVIDERS_USUAL: [&str; 2] = ["efa", "cxi"];
 /// Providers whose addresses are those of the host's network: they are told which one to use.
 const OVER_IP: [&str; 5] = ["tcp", "net", "sockets", "udp", "verbs"];
 
+/// Providers over TCP end the process before this version, where an endpoint is closed while a page comes in: they free its entry
+/// twice (1.17's tcpx_ep_flush_all_queues). A peer that stops in the middle of a page is enough.
+const TCP_SINCE: u32 = sys::version(1, 18);
+
+/// Providers whose NICs read and write a device's memory. The others copy with the host's processors, and take a device's address for
+/// one of the host.
+const OF_NICS: [&str; 3] = ["efa", "cxi", "verbs"];
+
 /// The first version of libfabric that registers dma-bufs.
 const DMA_BUF_SINCE: u32 = sys::version(1, 20);
 
@@ -220,7 +228,7 @@ impl ProviderDomain {
     /// Registers a device's memory for a peer's operations.
     ///
     /// # Errors
-    /// `Unsupported`: the library or the provider has no dma-bufs.
+    /// `Unsupported`: the library or the provider has no dma-bufs, or copies with the host's processors.
     pub(super) fn register_device(
         self: &Arc<Self>,
         memory: &DeviceTarget,
@@ -228,7 +236,8 @@ impl ProviderDomain {
     ) -> Result<ProviderRegistration, RegisterError> {
         let (_, version) = self.api.versions();
         let bytes = usize::try_from(memory.bytes).map_err(|_| RegisterError::Unsupported)?;
-        if version < DMA_BUF_SINCE {
+        let by_nic = self.provider.split(';').any(|part| OF_NICS.contains(&part));
+        if version < DMA_BUF_SINCE || !by_nic {
             return Err(RegisterError::Unsupported);
         }
         let dmabuf = FiMrDmabuf {
@@ -353,8 +362,25 @@ fn remote(access: Access) -> u64 {
     reads | writes
 }
 
+/// Whether a provider of this version is safe to use.
+///
+/// # Errors
+/// Why not, and what to do.
+fn check_version(provider: &str, version: u32) -> Result<(), String> {
+    let over_tcp = provider.split(';').any(|part| ["tcp", "net"].contains(&part));
+    if over_tcp && version < TCP_SINCE {
+        return Err(
+            "before libfabric 1.18 a peer that stops ends the process: install a later one, or go framed"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
 /// What the provider has for us: the first description of it. Why not, if none.
 fn find(api: &FabricApi, provider: &str, options: &LibfabricOptions) -> Result<NonNull<FiInfo>, String> {
+    let (_, version) = api.versions();
+    check_version(provider, version)?;
     let name = CString::new(provider).map_err(|_| "its name has a zero byte".to_owned())?;
     let nic = options.domain.as_deref().map(CString::new).transpose();
     let nic = nic.map_err(|_| "the NIC's name has a zero byte".to_owned())?;
@@ -367,7 +393,6 @@ fn find(api: &FabricApi, provider: &str, options: &LibfabricOptions) -> Result<N
     // SAFETY: the library fills all parts of a description that it gives; names are copied to memory that it
     // frees together with the description.
     unsafe { wish(&mut *hints.as_ptr(), &name, nic.as_deref()) };
-    let (_, version) = api.versions();
     let (node, flags) = node.as_ref().map_or((null(), 0), |node| (node.as_ptr(), sys::FI_SOURCE));
     let mut found = null_mut();
     // SAFETY: texts end in a zero byte, and `found` has room for the result.
@@ -435,5 +460,22 @@ unsafe fn wish(hints: &mut FiInfo, provider: &CStr, nic: Option<&CStr>) {
         }
         (*hints.tx_attr).op_flags = sys::FI_DELIVERY_COMPLETE;
         (*hints.fabric_attr).prov_name = libc::strdup(provider.as_ptr());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_version, sys};
+
+    #[test]
+    fn providers_that_a_stopped_peer_can_crash_are_refused() {
+        for provider in ["tcp;ofi_rxm", "net", "tcp"] {
+            assert!(
+                check_version(provider, sys::version(1, 17)).is_err_and(|why| why.contains("1.18")),
+                "{provider}"
+            );
+            assert_eq!(check_version(provider, sys::version(1, 18)), Ok(()));
+        }
+        assert_eq!(check_version("efa", sys::version(1, 17)), Ok(()));
     }
 }
