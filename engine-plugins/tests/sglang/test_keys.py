@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
+import types
 from collections.abc import Sequence
 
 import numpy
@@ -137,6 +138,18 @@ def named(path: str, others: Sequence[tuple[str, str | None]] = ()) -> str:
     name = identity.weights_name(path, None, others)
     assert isinstance(name, WeightsName) and name.wait(60)
     return name.get()
+
+
+def test_engines_that_promise_the_same_bits_share_with_their_like_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt import runtime_context
+
+    def settings(**arguments: object) -> dict:
+        monkeypatch.setattr(runtime_context, "get_server_args", lambda: types.SimpleNamespace(**arguments))
+        return identity.engine_settings()
+
+    plain = settings(dtype="bfloat16")
+    assert settings(dtype="bfloat16", enable_deterministic_inference=False) == plain
+    assert settings(dtype="bfloat16", enable_deterministic_inference=True) != plain
 
 
 def test_fingerprint_follows_the_weights_and_not_the_place(models: dict[str, pathlib.Path], tmp_path: pathlib.Path) -> None:

@@ -101,9 +101,8 @@ def test_the_window_and_the_dtype_stay_in_a_pages_name_and_the_ranks_part_does_n
     assert len({str(heads.lasting(spec, heads.Cut(8, 8))) for spec in (full(8), window, wider)}) == 3
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_pages_of_several_groups_have_names_that_no_older_version_used(monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
-    """Older versions may have stored what another group wrote; with one group they were right, and their pages are found."""
+def named(groups: int = 1, cut: heads.Cut | None = None) -> bytes:
+    """What an engine of so many groups calls its first one's pages."""
     config = SimpleNamespace(
         model_config=SimpleNamespace(hf_config={}, dtype="f", quantization=None, seed=0, model="m"),
         cache_config=SimpleNamespace(cache_dtype="auto", prefix_caching_hash_algo="sha256_cbor"),
@@ -112,14 +111,23 @@ def test_pages_of_several_groups_have_names_that_no_older_version_used(monkeypat
         kv_transfer_config=SimpleNamespace(engine_id="e"),
     )
     group = SimpleNamespace(kv_cache_spec=full(), layer_names=["layer.0"])
-    kv_config = SimpleNamespace(kv_cache_groups=[group] * groups)
+    return pages._salt(config, SimpleNamespace(kv_cache_groups=[group] * groups), 0, cut or heads.Cut(1, 1))
 
-    def name() -> bytes:
-        return pages._salt(config, kv_config, 0, heads.Cut(1, 1))
 
-    now = name()
+@pytest.mark.parametrize("groups", [1, 2])
+def test_pages_of_several_groups_have_names_that_no_older_version_used(monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
+    """Older versions may have stored what another group wrote; with one group they were right, and their pages are found."""
+    now = named(groups)
     monkeypatch.setattr(pages, "SEVERAL_GROUPS_FORMAT", 1)
-    assert (name() == now) == (groups == 1)
+    assert (named(groups) == now) == (groups == 1)
+
+
+def test_engines_that_promise_the_same_bits_share_with_their_like_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cut in (heads.Cut(1, 1), heads.Cut(why_not="it is not known how")):
+        usual = named(cut=cut)
+        with monkeypatch.context() as patch:
+            patch.setattr(pages.compat, "is_batch_invariant", lambda: True)
+            assert named(cut=cut) != usual
 
 
 def cuts(scheduler: Any, worker: Any) -> dict[str, Any]:

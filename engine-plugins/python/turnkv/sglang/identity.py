@@ -98,6 +98,9 @@ def engine_settings() -> dict[str, Any]:
 
     args = get_server_args()
     settings = {name: getattr(args, name, None) for name in SETTINGS}
+    # Who asks for the same bits each time shares with its like only. Named where it is on: without it names stay as they were.
+    if getattr(args, "enable_deterministic_inference", False):
+        settings["enable_deterministic_inference"] = True
     if getattr(args, "load_format", None) == "dummy":  # the seed makes the weights, whatever files there are
         settings["random_seed"] = getattr(args, "random_seed", None)
     return settings

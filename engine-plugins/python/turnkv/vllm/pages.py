@@ -202,6 +202,8 @@ def _salt(vllm_config: Any, kv_cache_config: Any, index: int, cut: Cut) -> bytes
         "platform": _platform(vllm_config),
         "engine": vllm_config.kv_transfer_config.engine_id if is_isolated(vllm_config) else None,
     }
+    if compat.is_batch_invariant():
+        parts["batch_invariant"] = True
     if len(kv_cache_config.kv_cache_groups) > 1:
         parts["format"] = SEVERAL_GROUPS_FORMAT
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).digest()
