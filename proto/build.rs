@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "turnkv/v1/admin.proto",
         "turnkv/v1/local.proto",
         "turnkv/v1/remote.proto",
+        "turnkv/v1/snapshots.proto",
     ];
     let descriptors = protox::compile(files, ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
@@ -43,7 +44,9 @@ fn methods(descriptors: &tonic_prost_build::FileDescriptorSet) -> String {
             for method in &service.method {
                 let variant = format!("{}{}", service.name(), method.name());
                 let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
-                let name = snake(method.name());
+                // Sessions has verbs of the same names.
+                let of = if service.name() == "Snapshots" { "snapshot_" } else { "" };
+                let name = format!("{of}{}", snake(method.name()));
                 add(&mut variants, format!("    /// `{path}`\n    {variant},\n"));
                 add(&mut all, format!("Method::{variant}, "));
                 add(&mut paths, format!("Method::{variant} => {path:?}, "));

@@ -5,6 +5,7 @@
 
 pub mod connection;
 pub mod disk;
+pub mod kv;
 pub mod memory;
 pub mod network;
 pub mod options;

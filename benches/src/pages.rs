@@ -3,6 +3,7 @@
 
 use anyhow::{Result, ensure};
 
+use crate::kv::{self, Kind};
 use crate::memory::Buffer;
 use crate::sampling::Random;
 
@@ -16,9 +17,18 @@ pub struct Pages {
 impl Pages {
     /// Buffers with `bytes` in all, filled with random bytes that are the same for every ring of one size.
     pub fn filled(bytes: usize, page_bytes: usize) -> Pages {
-        let mut pages = Pages::empty(bytes, page_bytes);
         let mut random = Random::new(1);
         let pattern: Vec<u8> = (0..(1 << 17) + 9).flat_map(|_| random.bits().to_le_bytes()).collect();
+        Pages::repeating(&pattern, bytes, page_bytes)
+    }
+
+    /// Buffers with `bytes` in all, filled with bf16 values as caches have them, which can be packed.
+    pub fn of_values(bytes: usize, page_bytes: usize) -> Pages {
+        Pages::repeating(&kv::page(Kind::Bf16, 1 << 20, 1), bytes, page_bytes)
+    }
+
+    fn repeating(pattern: &[u8], bytes: usize, page_bytes: usize) -> Pages {
+        let mut pages = Pages::empty(bytes, page_bytes);
         for part in pages.buffer.bytes_mut().chunks_mut(pattern.len()) {
             part.copy_from_slice(&pattern[..part.len()]);
         }

@@ -27,12 +27,25 @@ pub struct Budget {
     pub nvme_bytes: usize,
     /// Bytes in flight to the NVMe device.
     pub inflight_bytes: usize,
+    /// How pages are made smaller on their way to NVMe.
+    pub codec: Codec,
+}
+
+/// A setting of `nvme.codec`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs, reason = "each is the setting of the same name")]
+pub enum Codec {
+    Auto,
+    None,
+    Codebook,
+    Huffman,
+    Zstd,
 }
 
 impl Budget {
     /// DRAM only, on the Unix socket only.
     pub fn dram(dram_bytes: usize) -> Budget {
-        Budget { dram_bytes, nvme_bytes: 0, inflight_bytes: 16 << 20 }
+        Budget { dram_bytes, nvme_bytes: 0, inflight_bytes: 16 << 20, codec: Codec::Auto }
     }
 }
 
@@ -142,22 +155,29 @@ fn configuration(folder: &Path, budget: Budget) -> String {
         writeln!(text, "[nvme]\npath = \"{}\"\nbytes = {}", path.display(), budget.nvme_bytes)
             .unwrap_or_default();
         writeln!(text, "inflight_bytes = {}", budget.inflight_bytes).unwrap_or_default();
+        let codec = format!("{:?}", budget.codec).to_lowercase();
+        writeln!(text, "codec = \"{codec}\"").unwrap_or_default();
     }
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Budget, configuration};
+    use super::{Budget, Codec, configuration};
     use std::path::Path;
 
     #[test]
     fn the_configuration_names_what_was_asked() {
-        let budget = Budget { dram_bytes: 5, nvme_bytes: 6, inflight_bytes: 7 };
+        let budget = Budget { dram_bytes: 5, nvme_bytes: 6, inflight_bytes: 7, codec: Codec::Huffman };
         let text = configuration(Path::new("f"), budget);
-        for part in
-            ["unix:f/pool.sock", "bytes = 5", "bytes = 6", "inflight_bytes = 7", "check_available = false"]
-        {
+        for part in [
+            "unix:f/pool.sock",
+            "bytes = 5",
+            "bytes = 6",
+            "inflight_bytes = 7",
+            "codec = \"huffman\"",
+            "check_available = false",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(!configuration(Path::new("f"), Budget::dram(5)).contains("[nvme]"));

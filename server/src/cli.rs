@@ -59,6 +59,11 @@ enum Command {
     Simulate(Box<cmd::simulate::SimulateArguments>),
     /// Say what more memory would buy: hit ratio at every size, tokens, GPU seconds, the knee; of a running server or a trace.
     Size(Box<cmd::size::SizeArguments>),
+    /// Keep sessions' pages outside the pool, in the server's archive, and bring them back.
+    Snapshot {
+        #[command(subcommand)]
+        command: cmd::snapshot::SnapshotCommand,
+    },
     /// Print what a running server holds and does.
     Status {
         /// unix:/path/turnkv.sock, tls://host:port, tcp://host:port or http://host:port.
@@ -107,6 +112,7 @@ fn act(command: Command) -> anyhow::Result<()> {
         Command::Record(arguments) => on_a_runtime(cmd::record::run(&arguments)),
         Command::Simulate(arguments) => cmd::simulate::run(&arguments),
         Command::Size(arguments) => on_a_runtime(cmd::size::run(&arguments)),
+        Command::Snapshot { command } => on_a_runtime(cmd::snapshot::run(&command)),
         Command::Status { address, json, interval_ms } => {
             let interval = Duration::from_millis(interval_ms);
             on_a_runtime(cmd::status::run(address.as_deref(), json, interval))

@@ -2,6 +2,7 @@
 //! Must not know: the components that are built from it.
 
 mod access;
+mod archive;
 mod bounds;
 mod bytes;
 mod choices;
@@ -14,9 +15,11 @@ mod verify;
 use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_USUAL};
 pub(crate) use access::Access;
 use access::AccessFile;
+pub(crate) use archive::ArchiveConfig;
+use archive::ArchiveFile;
 use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
-pub(crate) use choices::{NvmeAdmit, NvmeEngine, Policy};
+pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};
 pub(crate) use error::ConfigError;
 use listen::check_listen;
 pub(crate) use listen::default_socket;
@@ -52,6 +55,7 @@ pub(crate) struct File {
     tls: Option<TlsFile>,
     access: AccessFile,
     remote: RemoteFile,
+    archive: ArchiveFile,
 }
 
 /// `[dram]`
@@ -82,6 +86,10 @@ struct NvmeFile {
     segment_bytes: Option<Bytes>,
     /// `auto` (default), `ring` or `blocking`.
     engine: Option<NvmeEngine>,
+    /// How pages are made smaller on their way to the device, without losing a bit: `auto` (default) measures on pages of each
+    /// namespace what is worth most on this device, `none` leaves them as they are; `codebook`, `huffman` or `zstd` is by that
+    /// alone. What was written under another setting stays readable.
+    codec: Option<NvmeCodec>,
     /// Bytes in flight to the device; default `16MiB`.
     inflight_bytes: Option<Bytes>,
     /// Directory of the catalog; default: `path`, which must then be a directory. It belongs to one `path`.
@@ -161,6 +169,8 @@ pub(crate) struct Settings {
     pub(crate) access: Access,
     /// How pages go to and from other hosts.
     pub(crate) remote: Remote,
+    /// Where snapshots are kept.
+    pub(crate) archive: ArchiveConfig,
 }
 
 /// Checked `[dram]`.
@@ -189,6 +199,8 @@ pub(crate) struct Nvme {
     pub(crate) segment_bytes: u64,
     /// Engine.
     pub(crate) engine: NvmeEngine,
+    /// How pages are made smaller.
+    pub(crate) codec: NvmeCodec,
     /// Bytes in flight.
     pub(crate) inflight_bytes: u64,
     /// Directory of the catalog.
@@ -262,6 +274,7 @@ impl Settings {
                 bytes: Bytes(nvme.bytes),
                 segment_bytes: Some(Bytes(nvme.segment_bytes)),
                 engine: Some(nvme.engine),
+                codec: Some(nvme.codec),
                 inflight_bytes: Some(Bytes(nvme.inflight_bytes)),
                 state_dir: Some(nvme.state_dir.clone()),
                 admit: Some(nvme.admit),
@@ -289,6 +302,7 @@ impl Settings {
             tls: self.tls.as_file(),
             access: self.access.as_file(),
             remote: self.remote.as_file(),
+            archive: self.archive.as_file(),
         }
     }
 }
@@ -317,7 +331,7 @@ impl Settings {
             ("remote.nics", self.remote.nics.is_empty()),
             ("remote.libfabric_provider", self.remote.libfabric_provider.is_empty()),
         ];
-        keys.into_iter().filter_map(|(key, unset)| unset.then_some(key)).collect()
+        keys.into_iter().chain(self.archive.unset()).filter_map(|(key, unset)| unset.then_some(key)).collect()
     }
 }
 
@@ -332,6 +346,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
     let tls = Tls::check(file.tls, file.tcp)?;
     let access = Access::check(file.access, tls.is_exposed(file.tcp))?;
     let remote = Remote::check(file.remote, file.tcp)?;
+    let archive = ArchiveConfig::check(file.archive)?;
     Ok(Settings {
         socket: check_listen(file.listen.as_deref())?,
         tcp: file.tcp,
@@ -345,6 +360,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         tls,
         access,
         remote,
+        archive,
     })
 }
 
@@ -412,6 +428,7 @@ fn check_nvme(file: NvmeFile) -> Result<Nvme, ConfigError> {
         bytes: bytes / segment_bytes * segment_bytes,
         segment_bytes,
         engine,
+        codec: file.codec.unwrap_or(NvmeCodec::Auto),
         inflight_bytes,
         state_dir,
         admit: file.admit.unwrap_or(NvmeAdmit::All),

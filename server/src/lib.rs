@@ -5,6 +5,7 @@
 //! - `serve`: the life of the server; `doors`: where requests enter; `connections`: who may be connected at them
 //! - `access`: who may do what; `tls`: who comes over TCP
 //! - `engine`: asks the pool, moves with the tiers
+//! - `snapshots`: sessions' pages kept outside the pool, and brought back
 //! - `catalog`: namespaces and sessions across restarts
 //! - `clock`: what time it is
 //! - `supervise`: what the server cannot do without
@@ -29,6 +30,7 @@ mod seldom;
 mod serve;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+mod snapshots;
 mod supervise;
 mod telemetry;
 mod tls;

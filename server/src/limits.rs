@@ -101,6 +101,44 @@ pub(crate) const POOL_REQUEST_BYTES_MAX: usize = HASHES_PER_CALL_MAX * 32 + SMAL
 pub(crate) const SESSIONS_REQUEST_BYTES_MAX: usize = HASHES_PER_CALL_MAX * 32 + SMALL_REQUEST_BYTES_MAX;
 /// Bytes of a request that carries no list: Admin, health, reflection.
 pub(crate) const SMALL_REQUEST_BYTES_MAX: usize = 256 << 10;
+/// Bytes of a request to the Snapshots service: the longest prefix, the most token ids (five bytes each), and the rest.
+pub(crate) const SNAPSHOTS_REQUEST_BYTES_MAX: usize =
+    HASHES_PER_CALL_MAX * 32 + SNAPSHOT_TOKENS_MAX * 5 + SMALL_REQUEST_BYTES_MAX;
+/// Token ids of one call that makes a snapshot, or tells of one.
+pub(crate) const SNAPSHOT_TOKENS_MAX: usize = 1 << 20;
+/// Snapshot operations at a time that may be asked for.
+pub(crate) const SNAPSHOT_OPERATIONS_MAX: usize = 16;
+/// Calls at a time that read a few small objects of an archive: lists, what a snapshot has, deletions.
+pub(crate) const SNAPSHOT_LOOKS_MAX: usize = 2;
+/// When it makes sense to ask again for what found no room among these, or a store that did not answer.
+pub(crate) const SNAPSHOT_RETRY_MS: u32 = 1_000;
+/// The fewest bytes of pages that one operation may be given between the pool and the archive.
+pub(crate) const SNAPSHOT_BYTES_IN_FLIGHT_MIN: u64 = 1 << 20;
+/// The most.
+pub(crate) const SNAPSHOT_BYTES_IN_FLIGHT_MAX: u64 = 1 << 30;
+/// The longest time that one request to a store may be given.
+pub(crate) const SNAPSHOT_REQUEST_MS_MAX: u64 = 600_000;
+/// Pages that one operation has between the pool and the archive.
+pub(crate) const SNAPSHOT_PAGES_IN_FLIGHT_MAX: usize = 64;
+/// How long a snapshot's call waits for slots and reads before it looks again.
+pub(crate) const SNAPSHOT_WAIT_MS: u32 = 2_000;
+/// How long an operation goes on without a page that finds its slot.
+pub(crate) const SNAPSHOT_STALL_MS_MAX: u64 = 20_000;
+/// Pause before it tries again.
+pub(crate) const SNAPSHOT_PAUSE: Duration = Duration::from_millis(20);
+/// Messages on the progress of an operation that wait to be taken; more are left out.
+pub(crate) const SNAPSHOT_PROGRESS_QUEUE_MAX: usize = 4;
+/// Snapshots that one List tells of: the manifest of each is read.
+pub(crate) const SNAPSHOT_LIST_MAX: usize = 100;
+/// Manifests that are read at once for it.
+pub(crate) const SNAPSHOT_MANIFESTS_AT_ONCE: usize = 2;
+/// Pages whose hashes and token ids one Describe tells.
+pub(crate) const SNAPSHOT_PAGES_TOLD_MAX: usize = 16_384;
+/// Tenants whose archives are open: beyond, the one that was not used for longest is closed.
+pub(crate) const ARCHIVES_OPEN_MAX: usize = 4;
+/// Blobs of one tenant's archive that are known by their place in memory (about 90 bytes each); others are looked up in the store,
+/// and not found again by captures.
+pub(crate) const ARCHIVE_INDEX_BLOBS_MAX: usize = 1 << 20;
 /// Handshakes of TLS under way at a time; of these, one peer has its share.
 pub(crate) const HANDSHAKES_MAX: u64 = 256;
 /// How long a handshake may take.
@@ -220,6 +258,8 @@ pub(crate) const VERIFY_QUEUE_MAX: usize = 1024;
 pub(crate) const WRITE_PAUSE_MS: u64 = 2;
 /// How long the disk has less space than NVMe was promised before pages are to leave for it: it may be full for a moment.
 pub(crate) const NVME_SMALLER_MS: u64 = 2_000;
+/// Percent by which what pages shrink to on NVMe must have changed before the pool is told.
+pub(crate) const NVME_PACKING_STEP_PERCENT: u64 = 3;
 /// How long reclaim waits for pages that are on their way before it looks again.
 pub(crate) const RECLAIM_LOOK: Duration = Duration::from_millis(1);
 /// How often a server that leaves looks whether all is written.
@@ -278,6 +318,14 @@ const _: () = assert!(
     SOCKET_PATH_BYTES_MAX + LOCAL_SOCKET_SUFFIX.len() < 108,
     "the path of the local socket fits sun_path, with its end"
 );
+const _: () = assert!(
+    SNAPSHOT_PAGES_TOLD_MAX * 32 + SNAPSHOT_TOKENS_MAX * 5 + (1 << 20) < GRPC_ANSWER_BYTES_MAX,
+    "what Describe tells of a sequence fits an answer, with the names of all"
+);
+const _: () = assert!(
+    turnkv_proto::limits::PAGE_TOKENS_MAX as usize <= SNAPSHOT_TOKENS_MAX,
+    "Describe can tell a page's token ids"
+);
 const _: () = assert!(CATALOGS_ASIDE_MAX >= 1, "a damaged catalog is set aside, not deleted");
 const _: () = assert!(
     NVME_SMALLER_MS > DISK_FULL_RETRY_MIN.as_millis() as u64,
@@ -302,6 +350,7 @@ const _: () = assert!(
 const _: () = assert!(
     (POOL_REQUEST_BYTES_MAX as u64) < UNFINISHED_CONNECTION_BYTES_MAX
         && (SESSIONS_REQUEST_BYTES_MAX as u64) < UNFINISHED_CONNECTION_BYTES_MAX
+        && (SNAPSHOTS_REQUEST_BYTES_MAX as u64) < UNFINISHED_CONNECTION_BYTES_MAX
         && (INLINE_MESSAGE_BYTES_MAX as u64) < UNFINISHED_CONNECTION_BYTES_MAX,
     "the largest legal message fits a connection's budget"
 );

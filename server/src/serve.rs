@@ -19,6 +19,7 @@ use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, TCP_BACKLOG};
 use crate::report::{Advise, failed, misused};
+use crate::snapshots::Snapshots;
 use crate::supervise::{Endings, Supervisor};
 use crate::telemetry;
 use crate::tls::{Credentials, Protocol, TlsCounters};
@@ -60,7 +61,8 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let settings = start.settings.clone();
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
     Engine::run_threads(&engine, &supervisor)?;
-    let connections = Connections::new(Caps::of_settings(&engine.settings, engine.descriptors())?);
+    let descriptors = engine.descriptors() + engine.settings.archive.descriptors();
+    let connections = Connections::new(Caps::of_settings(&engine.settings, descriptors)?);
 
     // Before anybody can find a door open: from then on there is something to finish.
     let signals = Signals::listen()?;
@@ -126,7 +128,8 @@ impl House {
         let waits = tokio::runtime::Handle::current();
         let framed = FramedDoor::new(&self.engine, &calls, &self.connections, waits);
         let (budget, answers) = (Budget::new(), Answers::new());
-        let grpc = Grpc::new(&self.engine, &calls, &budget, &answers)?;
+        let snapshots = Snapshots::new(&self.engine);
+        let grpc = Grpc::new(&self.engine, &calls, &budget, &answers, snapshots)?;
         let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode)
             .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
         let served = grpc.serve_unix(unix, &self.connections, &self.callers, self.stopped.clone());

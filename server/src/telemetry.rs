@@ -8,6 +8,9 @@ use tracing_subscriber::EnvFilter;
 /// Seconds: from a lookup in microseconds to a wait for a slow disk.
 const CALL_SECONDS: [f64; 12] = [5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 2.5];
 
+/// Seconds of what goes over all pages of a snapshot: from a few objects to the archive's grace time.
+const OPERATION_SECONDS: [f64; 9] = [0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0, 2700.0];
+
 /// Logs to standard error: text for people, JSON lines for collectors. `TURNKV_LOG` filters (default `info`).
 pub(crate) fn start_logs(json: bool) {
     let filter = EnvFilter::try_from_env("TURNKV_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
@@ -27,6 +30,10 @@ fn wants_colours() -> bool {
 /// Installs the recorder; the handle renders it.
 pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     PrometheusBuilder::new()
+        .set_buckets_for_metric(
+            Matcher::Full("turnkv_archive_operation_seconds".to_owned()),
+            &OPERATION_SECONDS,
+        )?
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &CALL_SECONDS)?
         .install_recorder()
         .context("installing the metrics recorder")

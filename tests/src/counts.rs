@@ -1,7 +1,7 @@
 //! A pool's counts, as they come to be. Owns: asking for them until they hold. Must not know: what changes them.
 
 use crate::server::Server;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::time::{Duration, Instant};
 use turnkv_client::{Client, ClientConfig, StatsReply};
 
@@ -18,7 +18,7 @@ pub async fn eventually(
     let client = Client::new(ClientConfig::at(server.address()))?;
     let began = Instant::now();
     loop {
-        let now = client.stats().await?;
+        let now = client.stats().await.with_context(|| format!("{what}\n{}", server.log()))?;
         if holds(&now) {
             return Ok(());
         }

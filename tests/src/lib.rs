@@ -6,6 +6,7 @@
 //! - [`process`]: what the kernel says of it
 //! - [`beside`]: a server that is misused, and a user beside it
 //! - [`certs`]: an authority, and certificates of servers and clients
+//! - [`child`]: a process that ends with its test
 //! - [`counts`]: a pool's counts, as they come to be
 //! - [`fabric`]: a server whose pages go by NICs
 //! - [`flood`]: connections that want nothing good; [`http2`]: gRPC by hand, for callers that no library would be
@@ -22,6 +23,7 @@
 
 pub mod beside;
 pub mod certs;
+pub mod child;
 pub mod counts;
 pub mod fabric;
 pub mod flood;

@@ -73,6 +73,7 @@ fn commands_say_what_is_wrong_and_what_to_do() -> Result<()> {
         checked(&[command, "--address", "unix:/nonexistent.sock"], &["/nonexistent.sock", "No such file"])?;
         checked(&[command, "--address", "no address at all"], &["no address at all"])?;
     }
+    checked(&["snapshot", "list", "--address", &nobody], &["no server answers", "Connection refused"])?;
     let output = folder.path().join("x.jsonl.gz").display().to_string();
     checked(&["record", &output, "--address", &nobody], &["no server answers"])?;
     checked(&["simulate", "/nonexistent.jsonl"], &["/nonexistent.jsonl"])?;

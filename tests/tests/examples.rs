@@ -5,6 +5,7 @@
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use turnkv_tests::child::Running;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::workspace::{root, server_binary};
 
@@ -72,7 +73,7 @@ fn the_first_pool_works_as_pasted() -> Result<()> {
     let commands =
         |name| -> Result<Vec<String>> { Ok(here(block(&page, name)?).lines().map(str::to_owned).collect()) };
     let mut serve = words(commands("serve")?.first().context("a command")?)?;
-    let mut running = serve.spawn()?;
+    let mut running = Running::start(&mut serve)?;
     let tried = (|| -> Result<()> {
         let run = commands("run")?;
         ensure!(run.len() == 2, "{run:?}");

@@ -5,6 +5,7 @@ use anyhow::{Result, ensure};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use turnkv_client::{Client, ClientConfig, DataPlane, OffloadOptions, ReloadOptions};
+use turnkv_tests::child::Running;
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -215,9 +216,8 @@ async fn a_dead_client_leaves_nothing_behind() -> Result<()> {
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let before = user.client.stats().await?;
     for victim in 0..10u64 {
-        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_victim"))
-            .args([server.address(), (900 + victim).to_string()])
-            .spawn()?;
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_victim"));
+        let mut child = Running::start(command.args([server.address(), (900 + victim).to_string()]))?;
         tokio::time::sleep(Duration::from_millis(60 + victim * 35)).await;
         child.kill()?;
         child.wait()?;

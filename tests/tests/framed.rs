@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use turnkv_client::{Client, ClientConfig, DataPlane, OffloadOptions, TierKind};
+use turnkv_tests::child::Running;
 use turnkv_tests::counts;
 use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
@@ -115,9 +116,8 @@ async fn a_client_that_is_killed_leaves_no_slot_behind() -> Result<()> {
     let user = connect(tcp, 128 << 10).await?;
     for number in 0..6u64 {
         let seed = 900 + number;
-        let mut child = Command::new(env!("CARGO_BIN_EXE_victim"))
-            .args([format!("tcp://{tcp}"), seed.to_string()])
-            .spawn()?;
+        let mut victim = Command::new(env!("CARGO_BIN_EXE_victim"));
+        let mut child = Running::start(victim.args([format!("tcp://{tcp}"), seed.to_string()]))?;
         tokio::time::sleep(Duration::from_millis(60 + number * 45)).await;
         child.kill()?;
         child.wait()?;

@@ -226,9 +226,70 @@ fn admin_calls(namespace: &bytes::Bytes) -> Vec<Call> {
     ]
 }
 
-fn calls(namespace: &bytes::Bytes, lease: u64) -> Vec<Call> {
+fn snapshot_calls(namespace: &bytes::Bytes, snapshot: &str) -> Vec<Call> {
+    let (tenant, sequence, snapshot) = (String::new(), "kept".to_owned(), snapshot.to_owned());
+    let what = Some(wire::create_snapshot_request::What::Session(sequence.clone()));
+    let tokens = vec![wire::SequenceTokens { sequence: sequence.clone(), tokens: (0..48).collect() }];
+    let restore = wire::RestoreSnapshotRequest {
+        tenant: tenant.clone(),
+        snapshot: snapshot.clone(),
+        namespace: namespace.clone(),
+        sequence: sequence.clone(),
+        session: "again".to_owned(),
+        pages_only: false,
+    };
+    let describe = wire::DescribeSnapshotRequest {
+        tenant: tenant.clone(),
+        snapshot: snapshot.clone(),
+        sequence: sequence.clone(),
+        from_page: 1,
+    };
+    let fork = wire::ForkSnapshotRequest {
+        tenant: tenant.clone(),
+        snapshot: snapshot.clone(),
+        sequence,
+        pages: 2,
+        name: "fork".to_owned(),
+    };
+    let (after, directory) = (snapshot.clone(), "carried".to_owned());
+    let export = wire::ExportSnapshotRequest {
+        tenant: tenant.clone(),
+        snapshot: snapshot.clone(),
+        directory: directory.clone(),
+        level: 3,
+    };
+    let collect =
+        wire::CollectSnapshotsRequest { tenant: tenant.clone(), older_than_s: 9, stored_bytes_max: 1 << 30 };
+    vec![
+        call(
+            "/turnkv.v1.Snapshots/Create",
+            &wire::CreateSnapshotRequest { namespace: namespace.clone(), what, tokens },
+        ),
+        call("/turnkv.v1.Snapshots/Restore", &restore),
+        call(
+            "/turnkv.v1.Snapshots/List",
+            &wire::ListSnapshotsRequest { tenant: tenant.clone(), after, limit: 5 },
+        ),
+        call("/turnkv.v1.Snapshots/Describe", &describe),
+        call(
+            "/turnkv.v1.Snapshots/Verify",
+            &wire::VerifySnapshotsRequest { tenant: tenant.clone(), snapshot: snapshot.clone() },
+        ),
+        call("/turnkv.v1.Snapshots/Fork", &fork),
+        call(
+            "/turnkv.v1.Snapshots/Delete",
+            &wire::DeleteSnapshotRequest { tenant: tenant.clone(), snapshot: "0".repeat(32) },
+        ),
+        call("/turnkv.v1.Snapshots/Collect", &collect),
+        call("/turnkv.v1.Snapshots/Export", &export),
+        call("/turnkv.v1.Snapshots/Import", &wire::ImportSnapshotRequest { tenant, directory }),
+    ]
+}
+
+fn calls(namespace: &bytes::Bytes, lease: u64, snapshot: &str) -> Vec<Call> {
     let sessions = [session_calls(namespace), other_session_calls(namespace)].concat();
-    [pool_calls(namespace, lease), sessions, admin_calls(namespace)].concat()
+    let snapshots = snapshot_calls(namespace, snapshot);
+    [pool_calls(namespace, lease), sessions, admin_calls(namespace), snapshots].concat()
 }
 
 /// Changes some of a call's messages.
@@ -284,18 +345,30 @@ struct Rig {
     channel: Channel,
     user: User,
     fuzzed: User,
+    /// A snapshot of a session of the fuzzed namespace.
+    snapshot: String,
+    /// Where its archive is.
+    _shelf: tempfile::TempDir,
 }
 
 impl Rig {
     async fn start() -> Result<Rig> {
-        let server = Server::start(Setup { limits: "lease_ms = 500\n".to_owned(), ..Setup::default() })?;
+        let shelf = tempfile::tempdir()?;
+        let place = shelf.path().display();
+        let setup = Setup {
+            limits: "lease_ms = 500\n".to_owned(),
+            sections: format!("[archive]\nplace = \"{place}/archive\"\nexports = \"{place}\"\n"),
+            ..Setup::default()
+        };
+        let server = Server::start(setup)?;
         let user = User::connect(&server.address(), DataPlane::Inline, PAGE).await?;
         let fuzzed = User {
             client: user.client.clone(),
             namespace: user.client.open_namespace(namespace("fuzzed", PAGE)).await?,
         };
         let channel = Endpoint::from_shared(server.address())?.connect().await?;
-        let rig = Rig { server, channel, user, fuzzed };
+        let snapshot = keep(&channel, &fuzzed).await?;
+        let rig = Rig { server, channel, user, fuzzed, snapshot, _shelf: shelf };
         rig.store().await?;
         Ok(rig)
     }
@@ -318,6 +391,23 @@ impl Rig {
     }
 }
 
+/// Makes a session, and a snapshot of it.
+async fn keep(channel: &Channel, user: &User) -> Result<String> {
+    user.namespace.begin_turn("kept").await?;
+    let options = OffloadOptions { session: Some("kept".to_owned()), ..OffloadOptions::default() };
+    user.offload(&options, &chain(9, 3)).await?;
+    let what = Some(wire::create_snapshot_request::What::Session("kept".to_owned()));
+    let namespace = user.namespace.id().0.to_vec().into();
+    let request = wire::CreateSnapshotRequest { namespace, what, tokens: Vec::new() };
+    let mut client = wire::snapshots_client::SnapshotsClient::new(channel.clone());
+    let mut answers = client.create(request).await?.into_inner();
+    let mut made = None;
+    while let Some(answer) = answers.message().await? {
+        made = answer.snapshot;
+    }
+    Ok(made.context("a snapshot")?.snapshot)
+}
+
 #[test]
 fn every_call_is_answered_whatever_it_says() -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
@@ -325,13 +415,14 @@ fn every_call_is_answered_whatever_it_says() -> Result<()> {
     let namespace = bytes::Bytes::copy_from_slice(&rig.fuzzed.namespace.id().0);
     let known: BTreeSet<&str> =
         wire::Method::ALL.iter().map(|method| method.path()).chain(STANDARD).collect();
-    let fuzzed: BTreeSet<&str> = calls(&namespace, 1).into_iter().map(|(path, _)| path).collect();
+    let fuzzed: BTreeSet<&str> =
+        calls(&namespace, 1, &rig.snapshot).into_iter().map(|(path, _)| path).collect();
     ensure!(known == fuzzed, "calls without a request here: {:?}", known.symmetric_difference(&fuzzed));
 
     let (mut made, mut waited, mut evicted) = (0usize, 0usize, false);
     let mut codes = BTreeSet::new();
     each_seed(600, |random| {
-        let calls = calls(&namespace, random.number());
+        let calls = calls(&namespace, random.number(), &rig.snapshot);
         let Some((path, messages)) = random.pick(&calls) else { return };
         // One in so many as it is: changed ones then meet pages, sessions and pins.
         let messages = if random.one_in(4) { messages.clone() } else { change(random, messages) };

@@ -1,8 +1,10 @@
 //! Slots that a client maps, over the local socket as a client speaks it: bad input, clients that die, servers that stop.
 
 use anyhow::{Result, ensure};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use turnkv_proto::{ErrorKind, pack_hashes, wire};
+use turnkv_tests::child::Running;
 use turnkv_tests::local::Local;
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
@@ -169,7 +171,7 @@ async fn one_client_holds_only_its_share() -> Result<()> {
 async fn a_client_that_dies_leaves_its_pages_and_nothing_else() -> Result<()> {
     let server = Server::start(Setup::default())?;
     let victim = env!("CARGO_BIN_EXE_victim");
-    let mut child = std::process::Command::new(victim).arg(server.address()).args(["1", "hold"]).spawn()?;
+    let mut child = Running::start(Command::new(victim).arg(server.address()).args(["1", "hold"]))?;
     eventually(&server, |now| now.index_pages >= 4 && now.tiers[0].leased_bytes >= 8 * PAGE, "it maps")
         .await?;
     child.kill()?;

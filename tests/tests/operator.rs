@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 use std::process::Command;
 use turnkv_client::{DataPlane, Decline, OffloadOptions};
+use turnkv_tests::child::Running;
 use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
@@ -100,7 +101,7 @@ async fn a_leaving_server_leaves_its_successors_sockets() -> Result<()> {
         std::fs::remove_file(socket)?; // as a cleaner of temporary files may
     }
     let config = old.socket().with_file_name("turnkv.toml");
-    let mut new = Command::new(server_binary()?).args(["serve", "--config"]).arg(config).spawn()?;
+    let mut new = Running::start(Command::new(server_binary()?).args(["serve", "--config"]).arg(config))?;
     let began = std::time::Instant::now();
     while !(old.socket().exists() && old.local_socket().exists()) {
         ensure!(began.elapsed() < std::time::Duration::from_secs(30), "the successor does not come");

@@ -30,6 +30,7 @@ fn shape() -> Shape {
         nvme_bytes: 0,
         segment_bytes: SLAB,
         inflight_bytes: 1 << 20,
+        codec: 0,
         queue_ops: 16_384,
         admit_reused: false,
         write_bytes_per_day: 0,

@@ -4,10 +4,11 @@
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use turnkv_client::{DataPlane, OffloadOptions};
 use turnkv_proto::{ErrorKind, pack_hashes, wire};
+use turnkv_tests::child::Running;
 use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::local::Local;
 use turnkv_tests::pages::chain;
@@ -20,7 +21,7 @@ const DRAM_BYTES: u64 = 32 << 20;
 
 /// A process that leased all it could; killed when it goes out of scope.
 struct Hog {
-    child: Child,
+    child: Running,
     slots: u64,
     client: u64,
     /// The lease it made last.
@@ -37,12 +38,12 @@ impl Hog {
 
     /// Starts one that leases so many pages at a time, and waits until it has all it gets.
     fn start(server: &Server, hellos: usize, seed: u64, mode: &str, pages: usize) -> Result<Hog> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_hog"))
-            .arg(server.address())
+        let mut hog = Command::new(env!("CARGO_BIN_EXE_hog"));
+        hog.arg(server.address())
             .arg(server.local_socket())
             .args([&hellos.to_string(), &seed.to_string(), mode, &pages.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()?;
+            .stdout(Stdio::piped());
+        let mut child = Running::start(&mut hog)?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
         let mut words = line.split_whitespace().map(str::parse);
@@ -53,14 +54,6 @@ impl Hog {
     fn stop(&self) -> Result<()> {
         let pid = Pid::from_raw(self.child.id().try_into()?).context("pid 0")?;
         Ok(kill_process(pid, Signal::STOP)?)
-    }
-}
-
-impl Drop for Hog {
-    fn drop(&mut self) {
-        if self.child.kill().and_then(|()| self.child.wait()).is_err() {
-            // It had ended already.
-        }
     }
 }
 

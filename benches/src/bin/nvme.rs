@@ -14,7 +14,7 @@ use turnkv_benches::memory::with_huge_pages;
 use turnkv_benches::options::{Common, PageSize};
 use turnkv_benches::pages::{Pages, check_ends, check_whole};
 use turnkv_benches::sampling::{Random, Zipf};
-use turnkv_benches::server::{Budget, Server};
+use turnkv_benches::server::{Budget, Codec, Server};
 use turnkv_benches::stats::{Series, Table};
 use turnkv_benches::workers::in_step;
 use turnkv_client::DataPlane;
@@ -36,6 +36,12 @@ struct Options {
     /// Bytes of one batch, in MiB.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     batch_mib: u8,
+    /// Pages of bf16 values instead of random bytes: the server can make them smaller.
+    #[arg(long)]
+    values: bool,
+    /// The server's `nvme.codec`.
+    #[arg(long, value_enum, default_value = "auto")]
+    codec: Codec,
 }
 
 impl Options {
@@ -98,6 +104,7 @@ fn main() -> Result<()> {
         dram_bytes: (total as f64 * DRAM_SHARE) as usize,
         nvme_bytes: total * 4,
         inflight_bytes: options.inflight_bytes(),
+        codec: options.codec,
     };
     let server = Server::start(&options.common, budget)?;
     let disk = Disk::new(server.folder(), total)?;
@@ -118,7 +125,10 @@ fn workers(server: &Server, options: &Options) -> Result<Vec<Worker>> {
     let worker = |client: usize| -> Result<Worker> {
         Ok(Worker {
             connection: Connection::open(&server.address(), DataPlane::Shm, options.page.bytes())?,
-            source: Pages::filled(ring.max(options.batch_bytes()), options.page.bytes()),
+            source: match options.values {
+                true => Pages::of_values(ring.max(options.batch_bytes()), options.page.bytes()),
+                false => Pages::filled(ring.max(options.batch_bytes()), options.page.bytes()),
+            },
             target: Pages::empty(ring.max(options.batch_bytes()), options.page.bytes()),
             batch: options.batch_bytes() / options.page.bytes(),
             mine: client * each..(client + 1) * each,

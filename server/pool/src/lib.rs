@@ -58,6 +58,7 @@ pub use verbs::lookup::Found;
 pub use verbs::mapped::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use verbs::namespaces::TenantNamespaces;
 pub use verbs::offload::{OffloadAsk, OffloadPlan, Offloading, Outcome};
+pub use verbs::outline::{Outlining, PageOutline};
 pub use verbs::pins::{Pinned, Pinning};
 pub use verbs::prefetch::{Expecting, Prefetching};
 pub use verbs::record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};

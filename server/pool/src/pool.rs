@@ -21,7 +21,8 @@ use crate::store::Store;
 /// - *Clients*: [`introduce_client`](Pool::introduce_client), [`is_present`](Pool::is_present),
 ///   [`client_gone`](Pool::client_gone), [`forget_client`](Pool::forget_client),
 ///   [`fullest_client`](Pool::fullest_client)
-/// - *Lookup*: [`lookup`](Pool::lookup), [`page_key`](Pool::page_key)
+/// - *Lookup*: [`lookup`](Pool::lookup), [`page_key`](Pool::page_key); [`outline_some`](Pool::outline_some),
+///   [`outline_of`](Pool::outline_of)
 /// - *Offload*: [`start_offload`](Pool::start_offload), [`offload_some`](Pool::offload_some),
 ///   [`offload_plan`](Pool::offload_plan) ([`begin_offload`](Pool::begin_offload)), then
 ///   [`commit_offload`](Pool::commit_offload) or [`abort_offload`](Pool::abort_offload);

@@ -207,7 +207,7 @@ fn what_nvme_let_go_of_is_written_again_once_there_is_room_and_not_before() {
     assert_eq!(world.pool.stats().let_go_pages, let_go as u64);
     assert!(world.pool.stats().behind);
     assert_eq!(world.write(), 0, "there is no room yet");
-    world.pool.resize_nvme(200 * PAGE, 80);
+    world.pool.resize_nvme(200 * PAGE, 100, 80);
     world.pool.allow_rewrites(20 * PAGE);
     assert_eq!(world.write(), let_go, "now there is");
     assert_eq!((world.on_nvme(&first), world.pool.stats().behind), (40, false));

@@ -141,7 +141,7 @@ fn a_tier_that_became_smaller_marks_the_coldest_and_takes_the_marks_back_in_time
         (0..80).map(|name| of(world, name)).collect::<Vec<_>>()
     };
     assert_eq!(cold(&mut world).iter().sum::<usize>(), 0, "800 of 850 pages: none leaves");
-    world.pool.resize_nvme(500 * PAGE, 80);
+    world.pool.resize_nvme(500 * PAGE, 100, 80);
     world.pool.allow_rewrites(500 * PAGE);
     assert_eq!(world.pool.stats().nvme.capacity_bytes, 500 * PAGE);
     for look in 1..=4 {
@@ -156,6 +156,27 @@ fn a_tier_that_became_smaller_marks_the_coldest_and_takes_the_marks_back_in_time
     assert_eq!(world.present(0, 10), 10, "they can still be read");
     world.reload(0, 10);
     assert_eq!(cold(&mut world)[0], 0, "and stay if they are");
+}
+
+#[test]
+fn a_tier_on_which_pages_shrink_keeps_more_of_them() {
+    for (packing, leave) in [(100, 200), (134, 0)] {
+        let mut world = World::new(20, 1000, PolicyKind::Lru);
+        for name in 0..80 {
+            world.turn(name, 10);
+        }
+        world.pool.resize_nvme(750 * PAGE, packing, 80);
+        world.pool.allow_rewrites(750 * PAGE);
+        assert_eq!(world.pool.stats().nvme.capacity_bytes, 750 * PAGE * packing / 100);
+        for _ in 0..4 {
+            world.pool.maintain(world.now);
+            world.pool.check().unwrap();
+        }
+        let of =
+            |world: &mut World, name: u32| (0..10).filter(|page| is_cold(world.verdict(name, *page))).count();
+        let cold: usize = (0..80).map(|name| of(&mut world, name)).sum();
+        assert_eq!(cold, leave, "{packing}: 800 pages, and 80 % of {} may stay", 750 * packing / 100);
+    }
 }
 
 #[test]

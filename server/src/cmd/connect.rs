@@ -5,6 +5,7 @@ use crate::config::default_socket;
 use crate::limits::{COMMAND_ANSWER_MAX, COMMAND_CONNECT_MAX};
 use crate::report::{Advise, misused};
 use hyper_util::rt::TokioIo;
+use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -19,19 +20,28 @@ pub(super) fn address_or_default(address: Option<&str>) -> String {
     address.map_or_else(|| format!("unix:{}", default_socket().display()), str::to_owned)
 }
 
-/// A channel to a running server.
+/// A channel to a running server, which answers soon.
 pub(super) async fn connect(address: &str) -> anyhow::Result<Channel> {
+    connect_within(address, Some(COMMAND_ANSWER_MAX)).await
+}
+
+/// A channel to a running server, for calls that take as long as it takes.
+pub(super) async fn connect_patiently(address: &str) -> anyhow::Result<Channel> {
+    connect_within(address, None).await
+}
+
+async fn connect_within(address: &str, answer_max: Option<Duration>) -> anyhow::Result<Channel> {
     if let Some(place) = address.strip_prefix("tls://") {
-        return under_tls(address, place).await;
+        return under_tls(address, place, answer_max).await;
     }
-    endpoint(address, uri_of(address)?)?
+    endpoint(address, uri_of(address)?, answer_max)?
         .connect()
         .await
         .advise(|| format!("no server answers at {address}"), RIGHT_ADDRESS)
 }
 
 /// Whether a server takes a client's certificate shows with the first answer only: one is asked for at once.
-async fn under_tls(address: &str, place: &str) -> anyhow::Result<Channel> {
+async fn under_tls(address: &str, place: &str, answer_max: Option<Duration>) -> anyhow::Result<Channel> {
     let (host, port) = Dial::place(place).ok_or_else(|| no_address(address))?;
     let dial = Dial::new(&host, port, TlsConfig::default().or_environment());
     let dialing = dial.clone();
@@ -39,7 +49,8 @@ async fn under_tls(address: &str, place: &str) -> anyhow::Result<Channel> {
         let dial = dialing.clone();
         async move { Ok::<_, std::io::Error>(TokioIo::new(dial.connect(&[b"h2"]).await?)) }
     });
-    let channel = endpoint(address, format!("https://{place}"))?.connect_with_connector_lazy(connector);
+    let endpoint = endpoint(address, format!("https://{place}"), answer_max)?;
+    let channel = endpoint.connect_with_connector_lazy(connector);
     match HealthClient::new(channel.clone()).check(HealthCheckRequest::default()).await {
         Ok(_) => Ok(channel),
         Err(status) => Err(match dial.take_refusal() {
@@ -63,10 +74,14 @@ fn no_address(address: &str) -> anyhow::Error {
     misused(format!("`{address}` is no address"), RIGHT_ADDRESS)
 }
 
-fn endpoint(address: &str, uri: String) -> anyhow::Result<Endpoint> {
+fn endpoint(address: &str, uri: String, answer_max: Option<Duration>) -> anyhow::Result<Endpoint> {
     let endpoint =
         Endpoint::from_shared(uri).advise(|| format!("`{address}` is no address"), RIGHT_ADDRESS)?;
-    Ok(endpoint.connect_timeout(COMMAND_CONNECT_MAX).timeout(COMMAND_ANSWER_MAX))
+    let endpoint = endpoint.connect_timeout(COMMAND_CONNECT_MAX);
+    Ok(match answer_max {
+        Some(most) => endpoint.timeout(most),
+        None => endpoint,
+    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! - [`record`]: a trace of what a live pool is asked
 //! - [`simulate`]: traces played against the pool with simulated time
 //! - [`size`]: what more memory would buy, live or from a trace
+//! - [`snapshot`]: sessions' pages kept outside the pool, and brought back
 //! - [`status`]: a running server's tiers, hit ratios, sessions, rates
 
 use std::io::{ErrorKind, Write};
@@ -18,6 +19,7 @@ pub(crate) mod drain;
 pub(crate) mod record;
 pub(crate) mod simulate;
 pub(crate) mod size;
+pub(crate) mod snapshot;
 pub(crate) mod status;
 
 /// Prints what a command has to say. Somebody who stops reading, as `head` does, has read enough.

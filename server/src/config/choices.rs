@@ -41,3 +41,19 @@ pub(crate) enum NvmeEngine {
     /// Blocking threads.
     Blocking,
 }
+
+/// How pages are made smaller on their way to NVMe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NvmeCodec {
+    /// By what is worth most on this device, measured on pages of each namespace.
+    Auto,
+    /// Not at all.
+    None,
+    /// Exponents by a book of fifteen.
+    Codebook,
+    /// Exponents by Huffman's codes.
+    Huffman,
+    /// zstd.
+    Zstd,
+}

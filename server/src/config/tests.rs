@@ -224,3 +224,35 @@ fn access_and_tls_read_back_as_printed() {
     let access = parse(users).unwrap().access;
     assert_eq!(access.users["7"].words(), ["operator", "member"]);
 }
+
+#[test]
+fn an_archive_is_a_directory_or_a_bucket_within_bounds_and_reads_back_as_printed() {
+    for (text, key) in [
+        ("place = \"archive\"", "archive.place"),
+        ("place = \"s3://\"", "archive.place"),
+        ("place = \"s3:///prefix\"", "archive.place"),
+        ("place = \"/a\"\nregion = \"r\"", "archive.place"),
+        ("place = \"s3://b\"\nendpoint = \"store:9000\"", "archive.endpoint"),
+        ("exports = \"exports\"", "archive.exports"),
+        ("inflight_bytes = \"1KiB\"", "archive.inflight_bytes"),
+        ("inflight_bytes = \"2GiB\"", "archive.inflight_bytes"),
+        ("operations_max = 0", "archive.operations_max"),
+        ("workers = 17", "archive.workers"),
+        ("request_ms = 99", "archive.request_ms"),
+        ("grace_s = 0", "archive.grace_s"),
+    ] {
+        let error = parse(&format!("[archive]\n{text}\n")).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{key}: ")), "{text}: {error}");
+    }
+    let bucket = "place = \"s3://b/one/two/\"\nendpoint = \"http://store:9000\"\nconditional_puts = false";
+    for text in ["", "place = \"/a\"\nexports = \"/e\"\ninflight_bytes = \"3MiB\"\ngrace_s = 7", bucket] {
+        let printed = toml::to_string(&parse(&format!("[archive]\n{text}\n")).unwrap().as_file()).unwrap();
+        assert_eq!(printed, toml::to_string(&parse(&printed).unwrap().as_file()).unwrap());
+    }
+    assert!(parse("").unwrap().archive.place.is_none(), "off unless it is asked for");
+    let place = parse(&format!("[archive]\n{bucket}\n")).unwrap().archive.place.unwrap().place();
+    let turnkv_archive::Place::S3 { bucket, prefix, conditional_puts, .. } = place else {
+        panic!("{place:?}")
+    };
+    assert_eq!((bucket.as_str(), prefix.as_str(), conditional_puts), ("b", "one/two", false));
+}

@@ -56,6 +56,14 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::SessionsPin
         | Method::SessionsUnpin
         | Method::SessionsRoute
+        | Method::SnapshotsCreate
+        | Method::SnapshotsRestore
+        | Method::SnapshotsList
+        | Method::SnapshotsDescribe
+        | Method::SnapshotsVerify
+        | Method::SnapshotsFork
+        | Method::SnapshotsDelete
+        | Method::SnapshotsCollect
         // What an engine's prefill took is the engine's to say.
         | Method::AdminReportPrefill => (Need::Tenant, Reach::Everybody),
         Method::AdminStats
@@ -63,7 +71,10 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::AdminEvict
         | Method::AdminSizeAdvice
         | Method::AdminRecord
-        | Method::AdminResume => (Need::Operator, Reach::Everybody),
+        | Method::AdminResume
+        // They write to, and read from, the server's own host.
+        | Method::SnapshotsExport
+        | Method::SnapshotsImport => (Need::Operator, Reach::Everybody),
     }
 }
 
@@ -115,10 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn admin_is_for_operators_but_for_what_engines_report() {
+    fn admin_is_for_operators_but_for_what_engines_report_and_so_are_files_of_the_host() {
         for method in Method::ALL {
-            let of_operators =
-                method.path().starts_with("/turnkv.v1.Admin/") && *method != Method::AdminReportPrefill;
+            let of_operators = match method {
+                Method::AdminReportPrefill => false,
+                Method::SnapshotsExport | Method::SnapshotsImport => true,
+                _ => method.path().starts_with("/turnkv.v1.Admin/"),
+            };
             assert_eq!(may(&["engine/*"], rule_of_method(*method).0), !of_operators, "{method:?}");
             assert!(may(&["operator"], rule_of_method(*method).0));
         }

@@ -67,6 +67,8 @@ pub(crate) enum InlineCaller {
     User(u32, i32),
     /// Another host, or this one over TCP.
     Host(IpAddr),
+    /// The server itself, for snapshots: its leases count against a share of its own.
+    Snapshots,
     /// Nobody in particular.
     Unknown,
 }
@@ -94,6 +96,7 @@ impl InlineCaller {
             InlineCaller::Host(IpAddr::V4(host)) => UserId(1 << 40 | u64::from(host.to_bits())),
             // One host has all of a network of 64 bits.
             InlineCaller::Host(IpAddr::V6(host)) => UserId(1 << 63 | (host.to_bits() >> 64) as u64),
+            InlineCaller::Snapshots => UserId(1 << 62),
             InlineCaller::Unknown => UserId::default(),
         }
     }

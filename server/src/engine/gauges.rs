@@ -326,6 +326,11 @@ const COUNTERS: &[CounterRow] = &[
         |at| at.pool.refused_leases,
     ),
     ("turnkv_protection_ended_total", "Protections that ended by time", |at| at.pool.ended_protections),
+    (
+        "turnkv_nvme_stored_bytes_total",
+        "Page bytes written to NVMe as they are stored: fewer where pages were made smaller",
+        |at| at.nvme.stored_bytes,
+    ),
     ("turnkv_nvme_device_written_bytes_total", "Bytes written to the device, everything included", |at| {
         at.nvme.device_written_bytes
     }),

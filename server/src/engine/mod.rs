@@ -10,6 +10,8 @@
 //!   pages travel in a stream; [`remote`]: those whose pages go over the rails of
 //!   another host, [`remotes`]: who is there, and what is under way to them
 //! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
+//! - [`snapshot`]: what a snapshot takes from the pool beside pages, and sessions that come back from one; [`specs`]: what open
+//!   namespaces are
 //! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are; [`promotions`],
 //!   [`reclaimer`]: who waits for the reads, and what is under way
 //! - [`make_durable`], [`durable`]: commits until their pages are on NVMe, and who waits; [`waits`]: who waits for slots
@@ -57,6 +59,8 @@ pub(crate) mod route;
 pub(crate) mod save;
 pub(crate) mod session;
 mod slabs;
+pub(crate) mod snapshot;
+mod specs;
 pub(crate) mod start;
 mod state;
 pub(crate) mod stats;

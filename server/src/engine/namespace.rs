@@ -23,7 +23,9 @@ impl Engine {
             );
             return Err(Error::new(ErrorKind::Limit, text));
         }
-        if let Some(ns) = self.open_new(desc)? {
+        let opened = self.open_new(desc)?;
+        self.note_spec(spec);
+        if let Some(ns) = opened {
             self.adopt(&[ns]);
             self.restore(ns);
             if let Some(catalog) = &self.catalog {
@@ -62,6 +64,20 @@ impl Engine {
         if self.catalog.is_some() {
             self.coming_back.lock().insert(ns, Return::Begun);
         }
+    }
+
+    /// What an open namespace is, in its owner's words.
+    ///
+    /// # Errors
+    /// It is not open.
+    pub(crate) fn namespace_spec(&self, id: &NamespaceId) -> Result<CheckedSpec, Error> {
+        self.find_namespace(id)?;
+        self.specs.find(id).ok_or_else(|| unknown_namespace(id))
+    }
+
+    fn note_spec(&self, spec: &CheckedSpec) {
+        let specs_max = usize::from(self.settings.limits.namespaces_max);
+        self.specs.note(spec, specs_max, |id| self.decide().pool.namespace(id).is_some());
     }
 
     fn all_in_use(&self) -> Error {
@@ -113,6 +129,7 @@ impl Engine {
             };
             match opened {
                 Ok(ns) => {
+                    self.note_spec(spec);
                     catalog.note_namespace(spec, true);
                     opened_now.push(ns);
                 }

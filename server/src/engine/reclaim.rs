@@ -1,10 +1,11 @@
 //! Reclaim: empties the segment of which the most is gained. Owns: one pass at a time, a step after another, by a thread of its
 //! own. Must not know: which pages move or go (the pool does), how segments are written.
 
+use super::Core;
 use super::Engine;
 use super::place::{location, place};
 use super::reclaimer::Emptying;
-use crate::limits::{NVME_SMALLER_MS, RECLAIM_LOOK};
+use crate::limits::{NVME_PACKING_STEP_PERCENT, NVME_SMALLER_MS, RECLAIM_LOOK};
 use std::sync::Arc;
 use std::sync::mpsc::{TrySendError, sync_channel};
 use turnkv_pool::{LiveExtent, Pass, PassNext, emptying_gain, kept_percent};
@@ -93,9 +94,14 @@ impl Engine {
         if !nvme.needs_reclaim() || nvme.poisoned().is_some() {
             return None;
         }
-        let kept = self.decide().pool.kept_by_segment().to_vec();
+        let (kept, packing) = {
+            let core = self.decide();
+            (core.pool.kept_by_segment().to_vec(), core.nvme_packing.max(1))
+        };
         let candidate = nvme.reclaim_candidate(|sealed| {
-            let kept = kept.get(usize::from(sealed.segment)).copied().unwrap_or(0).min(sealed.live_bytes);
+            // The pool counts pages as they are, the tier as they are stored.
+            let kept = kept.get(usize::from(sealed.segment)).copied().unwrap_or(0) * 100 / packing;
+            let kept = kept.min(sealed.live_bytes);
             emptying_gain(kept as f64 / sealed.bytes as f64, sealed.age as f64)
         })?;
         let live = |(meta, at): &(ExtentMeta, Location)| LiveExtent {
@@ -119,24 +125,42 @@ impl Engine {
         step.next
     }
 
-    /// Tells the pool how many segments the tier can have now: fewer while its disk is full, once that has lasted.
+    /// Tells the pool how many segments the tier can have now (fewer while its disk is full, once that has lasted), and how much
+    /// smaller pages are there.
     pub(super) fn follow_capacity(&self, now: u64) {
         let Some(nvme) = &self.nvme else { return };
-        let (segments, spare) = nvme.capacity();
+        let ((segments, spare), packing) = (nvme.capacity(), nvme.packing_percent());
         let mut core = self.decide();
-        if core.nvme_lost || core.nvme_segments == segments {
-            core.nvme_smaller_since = None;
+        if core.nvme_lost {
             return;
         }
-        let since = *core.nvme_smaller_since.get_or_insert(now);
-        if segments < core.nvme_segments && now < since + NVME_SMALLER_MS {
+        let before = core.nvme_segments;
+        let segments = core.segments_that_last(segments, now);
+        if segments == before && packing.abs_diff(core.nvme_packing) < NVME_PACKING_STEP_PERCENT {
             return;
         }
-        core.nvme_smaller_since = None;
-        let before = std::mem::replace(&mut core.nvme_segments, segments);
-        core.pool.resize_nvme(segments * nvme.geometry().2, kept_percent(segments, spare));
+        (core.nvme_segments, core.nvme_packing) = (segments, packing);
+        core.pool.resize_nvme(segments * nvme.geometry().2, packing, kept_percent(segments, spare));
         drop(core);
-        tracing::warn!(before, segments, "NVMe has space for another number of segments than before");
+        if segments != before {
+            tracing::warn!(before, segments, "NVMe has space for another number of segments than before");
+        }
+    }
+}
+
+impl Core {
+    /// How many segments the tier can have, if that has lasted; as many as before if it has not yet.
+    fn segments_that_last(&mut self, segments: u64, now: u64) -> u64 {
+        if self.nvme_segments == segments {
+            self.nvme_smaller_since = None;
+            return segments;
+        }
+        let since = *self.nvme_smaller_since.get_or_insert(now);
+        if segments < self.nvme_segments && now < since + NVME_SMALLER_MS {
+            return self.nvme_segments;
+        }
+        self.nvme_smaller_since = None;
+        segments
     }
 }
 

@@ -227,7 +227,7 @@ impl Engine {
     }
 
     /// Has the catalog write this session at its next flush.
-    fn remember(&self, ns: NamespaceIndex, session: &SessionId) {
+    pub(super) fn remember(&self, ns: NamespaceIndex, session: &SessionId) {
         if let Some(catalog) = &self.catalog {
             catalog.mark(ns, session.clone());
         }

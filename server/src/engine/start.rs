@@ -6,7 +6,7 @@ use super::remotes::nics::Nics;
 use super::{Core, Engine, clients, durable, metrics, promotions, remotes, slabs};
 use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
-use crate::config::{Nvme, NvmeAdmit, NvmeEngine, Policy, Settings};
+use crate::config::{Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Settings};
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_pe
 use turnkv_proto::NamespaceId;
 use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::limits::BLOCK_BYTES;
-use turnkv_tier::nvme::{self, Claimed, NvmeConfig, NvmeTier, Recovered};
+use turnkv_tier::nvme::{self, Claimed, Codec, NvmeConfig, NvmeTier, Packing, Recovered};
 use turnkv_transfer::{HugePages, PieceBuffers, Region};
 
 /// What an engine is put together from.
@@ -70,11 +70,12 @@ impl Engine {
     pub(crate) fn assemble(settings: Settings, parts: Parts) -> anyhow::Result<Arc<Engine>> {
         let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
         let mut pool = Pool::new(pool_config(&settings, slab_count))?;
-        let (mut tier, mut catalog, mut nvme_segments) = (None, None, 0);
+        let (mut tier, mut catalog, mut nvme_segments, mut nvme_packing) = (None, None, 0, 100);
         if let Some(kept) = parts.kept {
             let (segments, spare, segment_bytes) = kept.nvme.geometry();
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
-            pool.resize_nvme(segments * segment_bytes, kept_percent(segments, spare));
+            nvme_packing = kept.nvme.packing_percent();
+            pool.resize_nvme(segments * segment_bytes, nvme_packing, kept_percent(segments, spare));
             nvme_segments = segments;
             let pages = pool.keep_strangers(kept.recovered.into_iter().map(stranger));
             if pages > 0 {
@@ -94,6 +95,7 @@ impl Engine {
             writes_paused_until: 0,
             nvme_segments,
             nvme_smaller_since: None,
+            nvme_packing,
             nvme_lost: false,
         };
         let engine = Arc::new_cyclic(|me| Engine {
@@ -103,6 +105,7 @@ impl Engine {
             slabs: slabs::Slabs::new(parts.dram),
             nvme: tier,
             catalog,
+            specs: Default::default(),
             swept: Mutex::default(),
             coming_back: Mutex::default(),
             saving_pins: Mutex::default(),
@@ -186,6 +189,17 @@ fn start_dram(settings: &Settings) -> anyhow::Result<DramTier> {
     Ok(dram)
 }
 
+/// What a setting is to the tier.
+pub(crate) fn packing(codec: NvmeCodec) -> Packing {
+    match codec {
+        NvmeCodec::Auto => Packing::Auto,
+        NvmeCodec::None => Packing::Off,
+        NvmeCodec::Codebook => Packing::Always(Codec::Codebook),
+        NvmeCodec::Huffman => Packing::Always(Codec::Huffman),
+        NvmeCodec::Zstd => Packing::Always(Codec::Zstd),
+    }
+}
+
 fn claim_nvme(config: &Nvme) -> anyhow::Result<Claimed> {
     let engine = match config.engine {
         NvmeEngine::Auto => nvme::Engine::Auto,
@@ -195,6 +209,7 @@ fn claim_nvme(config: &Nvme) -> anyhow::Result<Claimed> {
     let wanted = NvmeConfig {
         segment_bytes: config.segment_bytes,
         engine,
+        packing: packing(config.codec),
         inflight_bytes: config.inflight_bytes,
         ..NvmeConfig::new(config.path.clone(), config.bytes)
     };

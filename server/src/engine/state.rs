@@ -9,6 +9,7 @@ use super::reclaimer::Reclaimer;
 use super::recorder::Recorder;
 use super::remotes::clients::Remotes;
 use super::slabs::Slabs;
+use super::specs::Specs;
 use super::verifier::Verifier;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -38,6 +39,8 @@ pub(crate) struct Engine {
     pub(super) nvme: Option<Arc<NvmeTier>>,
     /// Namespaces and sessions across restarts, where there is a place for them.
     pub(super) catalog: Option<Catalog>,
+    /// What open namespaces are, in their owners' words.
+    pub(super) specs: Specs,
     /// The last of the catalog's rows that was compared with what the pool knows; whoever flushes holds it.
     pub(super) swept: Mutex<Vec<u8>>,
     /// Namespaces of which not all that is saved is back. Bounded by those that are open; taken after the pool's lock.
@@ -91,6 +94,8 @@ pub(super) struct Core {
     pub(super) nvme_segments: u64,
     /// Since when NVMe can have fewer than that.
     pub(super) nvme_smaller_since: Option<u64>,
+    /// Bytes of pages that a hundred bytes of NVMe hold, as the pool was told.
+    pub(super) nvme_packing: u64,
     /// The NVMe device failed and was taken out of service.
     pub(super) nvme_lost: bool,
 }

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::engine::reclaim::Next;
 use crate::engine::remotes::nics::Nics;
-use crate::engine::start::{KeptOnDisk, Parts};
+use crate::engine::start::{KeptOnDisk, Parts, packing};
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,6 +52,7 @@ impl Server {
                 segment_bytes: nvme.segment_bytes,
                 inflight_bytes: nvme.inflight_bytes,
                 queue_ops_max: shape.queue_ops,
+                packing: packing(nvme.codec),
                 ..NvmeConfig::new("simulated", nvme.bytes)
             };
             let (nvme, recovered, _) = NvmeTier::open_simulated(config, pages)?;

@@ -1,7 +1,8 @@
 //! How large a simulated server is. Owns: the step from a shape to settings. Must not know: what is simulated with it.
 
 use crate::config::{
-    Access, Dram, Limits, Nvme, NvmeAdmit, NvmeEngine, Policy, Remote, Settings, Tls, Verify,
+    Access, ArchiveConfig, Dram, Limits, Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Remote, Settings,
+    Tls, Verify,
 };
 use crate::limits::REMOTE_INFLIGHT_BYTES_MIN;
 use std::path::PathBuf;
@@ -16,6 +17,8 @@ pub struct Shape {
     pub nvme_bytes: u64,
     pub segment_bytes: u64,
     pub inflight_bytes: u64,
+    /// 0: `none`, 1: `codebook`, 2: `huffman`, else `zstd`. What `auto` measures, no seed replays.
+    pub codec: u8,
     /// Operations that the NVMe tier takes at a time: no setting, but what a busy device comes to.
     pub queue_ops: usize,
     /// Only pages of sessions that came back are written at once.
@@ -44,6 +47,7 @@ impl Shape {
             tls: Tls::Loopback,
             access: Access::default(),
             remote: Remote::default(),
+            archive: ArchiveConfig::default(),
             verify: Verify::Tiers,
             policy: match self.policy {
                 0 => Policy::Session,
@@ -65,6 +69,12 @@ impl Shape {
                 bytes: self.nvme_bytes,
                 segment_bytes: self.segment_bytes,
                 engine: NvmeEngine::Blocking,
+                codec: match self.codec {
+                    0 => NvmeCodec::None,
+                    1 => NvmeCodec::Codebook,
+                    2 => NvmeCodec::Huffman,
+                    _ => NvmeCodec::Zstd,
+                },
                 inflight_bytes: self.inflight_bytes,
                 state_dir: PathBuf::new(),
                 admit: if self.admit_reused { NvmeAdmit::Reused } else { NvmeAdmit::All },

@@ -56,10 +56,32 @@ pub const READS_PER_WRITE: u32 = 16;
 pub const FLUSHES_MAX: usize = 65_536;
 /// Threads of the blocking engine.
 pub const BLOCKING_THREADS: usize = 8;
-/// Cores for each thread that verifies what was read and calls back.
+/// Cores for each thread that decodes and verifies what was read and calls back.
 pub const CORES_PER_FINISHER: usize = 4;
-/// Threads that verify what was read and call back.
-pub const FINISHERS_MAX: usize = 4;
+/// Threads that decode and verify what was read and call back, at least,
+pub const FINISHERS_MIN: usize = 2;
+/// and at most.
+pub const FINISHERS_MAX: usize = 8;
+/// Cores for each thread that packs pages.
+pub const CORES_PER_PACKER: usize = 4;
+/// Threads that pack pages, at least,
+pub const PACKERS_MIN: usize = 2;
+/// and at most.
+pub const PACKERS_MAX: usize = 8;
+/// Share of a processor that a thread which packs or decodes is expected to get.
+pub const BUSY_SHARE: f64 = 0.5;
+/// Memory for packed pages on their way, in multiples of what is in flight to the device.
+pub const BOUNCE_INFLIGHT: u64 = 4;
+/// Namespaces whose codec is known; with more, all are measured again.
+pub const CHOICES_MAX: usize = 4096;
+/// Pages of a namespace on which every codec is measured before one is settled on,
+pub const CHOICE_MEASURED: usize = 4;
+/// and one of so many from then on.
+pub const CHOICE_AGAIN_PAGES: u64 = 1024;
+/// Bytes a second of a device of which nothing is known yet.
+pub const DEVICE_RATE_DEFAULT: f64 = 2e9;
+/// Bytes after which a device's rate is looked at again.
+pub const RATE_WINDOW_BYTES: u64 = 64 << 20;
 /// Threads that read segments at start.
 pub const RECOVERY_THREADS: usize = 4;
 /// Bytes recovery reads at a time.

@@ -93,6 +93,8 @@ pub struct Usage {
     pub read_bytes: u64,
     /// Payload bytes written since start.
     pub written_bytes: u64,
+    /// The same as they were stored: fewer where pages were packed.
+    pub stored_bytes: u64,
     /// Bytes written to the device since start: payload, headers, footers and padding.
     pub device_written_bytes: u64,
     /// Reads that completed.

@@ -14,8 +14,9 @@ pub(crate) const LINTS: [&str; 5] = [
 ];
 
 /// Crate roots that must forbid unsafe code outright.
-pub(crate) const FORBIDDING_ROOTS: [&str; 7] = [
+pub(crate) const FORBIDDING_ROOTS: [&str; 8] = [
     "proto/src/lib.rs",
+    "server/archive/src/lib.rs",
     "server/pool/src/lib.rs",
     "server/router/src/lib.rs",
     "server/sim/src/lib.rs",
@@ -26,10 +27,12 @@ pub(crate) const FORBIDDING_ROOTS: [&str; 7] = [
 
 /// Where unsafe code may be: bytes are moved here, or Python's C interface asks for it, or a test of copy
 /// plans vouches for the tensors that it made (production code of the client forbids it at its root), or a
-/// bench enqueues copies on a device's driver itself, as the limit to hold the client against.
-const UNSAFE_FOLDERS: [&str; 6] = [
+/// bench enqueues copies on a device's driver itself, as the limit to hold the client against, or loops are called
+/// that were compiled for instructions that the processor has.
+const UNSAFE_FOLDERS: [&str; 7] = [
     "server/transfer/",
     "server/tier/",
+    "server/codec/src/kernel.rs",
     "engine-plugins/",
     "client/tests/",
     "benches/src/bin/gpu/rig.rs",

@@ -1,6 +1,6 @@
 //! The command line, as `--help` says it. Must not know: what the commands do.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::process::Command;
 use turnkv_tests::workspace::server_binary;
 
@@ -19,12 +19,22 @@ fn help(arguments: &[&str]) -> Result<String> {
 /// The help of the binary, then of each of its commands.
 pub(crate) fn text() -> Result<String> {
     let whole = help(&[])?;
-    let (_, commands) = whole.split_once("Commands:\n").context("the help lists commands")?;
-    let names = commands.lines().take_while(|line| !line.is_empty());
-    let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
     let mut text = format!("```text\n{}\n```\n", whole.trim());
-    for name in names.into_iter().filter(|name| *name != "help") {
-        text += &format!("\n## turnkv {name}\n\n```text\n{}\n```\n", help(&[name])?.trim());
+    for name in commands(&whole) {
+        let whole = help(&[name])?;
+        text += &format!("\n## turnkv {name}\n\n```text\n{}\n```\n", whole.trim());
+        for inner in commands(&whole) {
+            let whole = help(&[name, inner])?;
+            text += &format!("\n### turnkv {name} {inner}\n\n```text\n{}\n```\n", whole.trim());
+        }
     }
+    ensure!(text.matches("\n## ").count() > 5, "the help lists commands");
     Ok(text)
+}
+
+/// The commands that a help lists, if any.
+fn commands(help: &str) -> Vec<&str> {
+    let listed = help.split_once("Commands:\n").map_or("", |(_, commands)| commands);
+    let names = listed.lines().take_while(|line| !line.is_empty());
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
 }

@@ -74,5 +74,8 @@ fn the_disk_format_is_that_of_the_code() -> Result<()> {
     for (name, table) in names.iter().zip(&tables) {
         page.compare(name, table)?;
     }
+    for (name, path) in [("packed page", "page.rs"), ("codebook block", "codebook.rs")] {
+        page.compare(name, &formats::tables(&format!("server/codec/src/{path}"))?.concat())?;
+    }
     page.close()
 }

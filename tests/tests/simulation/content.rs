@@ -12,6 +12,9 @@ pub(crate) struct Shard {
 /// Bytes of the head.
 const HEAD: usize = 24;
 
+/// Bits of a word that are few values in every second offload: its bytes can be packed then.
+const FEW: u64 = 0x0303_0303_ffff_ffff;
+
 /// The bytes of an offload of a shard: every offload has a number of its own.
 pub(crate) fn bytes(of: Shard, offload: u64, len: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(len + 8);
@@ -23,7 +26,8 @@ pub(crate) fn bytes(of: Shard, offload: u64, len: usize) -> Vec<u8> {
     let mut word = offload ^ u64::from(of.page) << 32 ^ u64::from(of.shard) << 16 ^ of.space as u64;
     while out.len() < len {
         word = word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ out.len() as u64;
-        out.extend(word.to_le_bytes());
+        let shown = if offload.is_multiple_of(2) { word } else { word & FEW };
+        out.extend(shown.to_le_bytes());
     }
     out.truncate(len);
     out

@@ -39,6 +39,8 @@ pub(crate) const AMPLE_BYTES: u64 = 1 << 30;
 const RESIZES: u64 = 0x512E;
 /// The same of how many shards a call moves.
 const WIDTHS: u64 = 0x51DE;
+/// And how pages are made smaller on their way to the disk.
+const CODECS: u64 = 0x5ACC;
 
 impl Plan {
     /// The plan of a seed.
@@ -59,6 +61,9 @@ impl Plan {
             shape,
             specs,
         };
+        if !KEPT.contains(&seed) {
+            plan.shape.codec = Random::new(seed ^ CODECS).index(4) as u8;
+        }
         if plan.wide {
             plan.specs[0].tp_size = [2, 4][plan.widths().index(2)];
         }
@@ -100,6 +105,7 @@ impl Plan {
         if self.shape.nvme_bytes > 0 {
             self.shape.nvme_bytes = nvme_bytes(self.shape.segment_bytes, random);
         }
+        self.shape.codec = (self.shape.codec + 1) % 4;
     }
 
     /// Can reads of pages fail again when they are made again? One that goes on after a part of it is another.
@@ -133,6 +139,7 @@ fn shape(random: &mut Random) -> Shape {
         nvme_bytes: if random.below(12) == 0 { 0 } else { nvme_bytes(segment_bytes, random) },
         segment_bytes,
         inflight_bytes: 1 << 20,
+        codec: 0,
         queue_ops: 16_384,
         admit_reused: random.below(6) == 0,
         write_bytes_per_day: if random.below(8) == 0 { segment_bytes * (1 + random.below(16)) } else { 0 },

@@ -21,7 +21,7 @@ use turnkv_proto::NamespaceId;
 pub(crate) struct Nvme {
     /// There is an NVMe tier, and it works.
     pub(super) alive: bool,
-    /// Bytes that the tier can have.
+    /// Bytes of pages that the tier can have.
     pub(super) bytes: u64,
     bytes_per_day: u64,
     admit: Admit,
@@ -72,7 +72,7 @@ impl Nvme {
         self.alive
     }
 
-    /// Bytes that the tier can have; 0: it does not work.
+    /// Bytes of pages that the tier can have; 0: it does not work.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         if self.alive { self.bytes } else { 0 }
     }

@@ -18,12 +18,14 @@ impl Nvme {
         self.space.shape = NvmeShape { kept_percent: kept_percent.clamp(1, 100), segment_bytes, block_bytes };
     }
 
-    /// Bytes of a segment, and of a block.
+    /// Bytes of pages that a segment holds, and bytes of a block.
     pub(crate) fn segment_shape(&self) -> (u64, u64) {
-        (self.space.shape.segment_bytes, self.space.shape.block_bytes)
+        let NvmeShape { segment_bytes, block_bytes, .. } = self.space.shape;
+        (segment_bytes * self.space.packing_percent / 100, block_bytes)
     }
 
-    /// Bytes of NVMe that a shard takes: its part of a segment that is full of its like.
+    /// Bytes of NVMe that a shard takes as it is: its part of a segment that is full of its like. Where it is packed the tier
+    /// counts as larger instead, so that what comes and what goes is counted alike.
     pub(crate) fn extent_bytes(&self, shard_bytes: u64) -> u64 {
         let NvmeShape { segment_bytes, block_bytes, .. } = self.space.shape;
         let extent_bytes = shard_bytes + block_bytes;
@@ -68,7 +70,7 @@ impl Nvme {
     pub(crate) fn rewrite_allowed(&self, shard_bytes: u64, place: NvmePlace) -> bool {
         let stays = self.space.by_segment.get(usize::from(place.segment)).copied().unwrap_or(0);
         self.space.credit >= shard_bytes
-            || stays <= self.space.shape.segment_bytes / REWRITE_CHEAP_SHARE
+            || stays <= self.segment_shape().0 / REWRITE_CHEAP_SHARE
             || self.space.bytes <= self.bytes / REWRITE_ROOMY_SHARE
     }
 
@@ -103,9 +105,11 @@ impl Nvme {
         self.place_notes.extend(places.map(|place| (place, note)));
     }
 
-    /// The tier can have so many bytes from now on, of which pages may keep such a share.
-    pub(crate) fn resize(&mut self, bytes: u64, kept_percent: u8) {
-        self.bytes = bytes;
+    /// The tier can have so many bytes from now on, a hundred of which hold so many bytes of pages, and pages may keep such a
+    /// share.
+    pub(crate) fn resize(&mut self, bytes: u64, packing_percent: u64, kept_percent: u8) {
+        self.space.packing_percent = packing_percent.max(1);
+        self.bytes = (u128::from(bytes) * u128::from(self.space.packing_percent) / 100) as u64;
         self.space.shape.kept_percent = kept_percent.clamp(1, 100);
     }
 

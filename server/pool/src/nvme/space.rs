@@ -34,6 +34,8 @@ pub(super) struct NvmeSpace {
     /// Bytes that may move before anything else is written. Where moving makes no room, however often, pages
     /// go.
     pub(super) moves_left: u64,
+    /// Bytes of pages that a hundred bytes of the tier hold: more where they are packed.
+    pub(super) packing_percent: u64,
     pub(super) shape: NvmeShape,
 }
 
@@ -47,6 +49,7 @@ impl NvmeSpace {
             promised: 0,
             moves_left: nvme_bytes,
             credit: nvme_bytes / REWRITE_BURST_SHARE,
+            packing_percent: 100,
             shape,
         }
     }

@@ -24,10 +24,10 @@ impl Store {
         self.nvme.shape(kept_percent, segment_bytes, block_bytes);
     }
 
-    /// The tier can have so many bytes from now on, of which pages may keep such a share: its disk is full,
-    /// or has space again.
-    pub(crate) fn resize_nvme(&mut self, bytes: u64, kept_percent: u8) {
-        self.nvme.resize(bytes, kept_percent);
+    /// The tier can have so many bytes from now on, each hundred of which hold so many bytes of pages, and pages may keep such a
+    /// share.
+    pub(crate) fn resize_nvme(&mut self, bytes: u64, packing_percent: u64, kept_percent: u8) {
+        self.nvme.resize(bytes, packing_percent, kept_percent);
     }
 
     /// So many bytes more may be written again: segments are given up, and what is hot in them moves.

@@ -5,7 +5,7 @@
 //!   `prefetch`, `promote`
 //! - `leases`: how leases begin and end; `clients`: who holds them
 //! - sessions: `session` (fork, supersede, close), `turn_begin`, `turn_end`, `retain` (those with a priority),
-//!   `describe` (for people), `record` (across restarts)
+//!   `describe` (for people), `record` (across restarts), `outline` (what hangs on what, for snapshots)
 //! - `pins`: prefixes that many sessions share
 //! - NVMe: `writes`, `reads`, `space` (segments that are emptied), `starts` (what was found there)
 //! - `namespaces`, and `retire`: those that make way; `sizing`: how much they could do with
@@ -21,6 +21,7 @@ pub(crate) mod lookup;
 pub(crate) mod mapped;
 pub(crate) mod namespaces;
 pub(crate) mod offload;
+pub(crate) mod outline;
 pub(crate) mod pins;
 pub(crate) mod prefetch;
 mod promote;

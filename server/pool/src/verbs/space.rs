@@ -14,11 +14,11 @@ impl Pool {
         self.store.shape_nvme(kept_percent, segment_bytes, block_bytes);
     }
 
-    /// The tier can have so many bytes from now on, of which pages may keep such a share: its disk is full,
-    /// or has space again. Beyond that the coldest pages are marked to leave, some in each call of
-    /// [`Pool::maintain`].
-    pub fn resize_nvme(&mut self, bytes: u64, kept_percent: u8) {
-        self.store.resize_nvme(bytes, kept_percent);
+    /// The tier can have so many bytes from now on, each hundred of which hold so many bytes of pages (100 where they are stored as
+    /// they are), and pages may keep such a share: its disk is full, or has space again, or pages shrink more or less than
+    /// before. Beyond that the coldest pages are marked to leave, some in each call of [`Pool::maintain`].
+    pub fn resize_nvme(&mut self, bytes: u64, packing_percent: u64, kept_percent: u8) {
+        self.store.resize_nvme(bytes, packing_percent, kept_percent);
     }
 
     /// Bytes of each segment that reclaim would have to write again: the fewer, the sooner it should be

@@ -10,7 +10,7 @@
 //! One file a verb, or a group of like ones:
 //! - [`namespace`], [`lookup`], [`offload`], [`reload`]; [`held`]: slots that a client maps; [`remote`]: over a network
 //! - [`sessions`], [`pin`], [`prefetch`], [`route`]
-//! - [`stats`], [`advice`], [`record`]
+//! - [`stats`], [`advice`], [`record`]; [`snapshots`]
 
 pub(crate) mod advice;
 pub(crate) mod held;
@@ -24,6 +24,7 @@ pub(crate) mod reload;
 pub(crate) mod remote;
 pub(crate) mod route;
 pub(crate) mod sessions;
+pub(crate) mod snapshots;
 pub(crate) mod stats;
 
 use crate::engine::lookup::PagesOf;

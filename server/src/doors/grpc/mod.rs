@@ -1,7 +1,7 @@
 //! The gRPC door, on its Unix socket and on TCP. Owns: the services put together, and HTTP/2's settings. Must not know: the
 //! verbs.
 //!
-//! - [`pool`], [`sessions`], [`admin`]: the services' verbs; [`reply`]: what each of them answers with
+//! - [`pool`], [`sessions`], [`admin`], [`snapshots`]: the services' verbs; [`reply`]: what each of them answers with
 //! - [`requests`], [`budget`], [`inline_streams`]: what every request passes, and what it may take
 //! - [`answers`]: the same of answers
 
@@ -13,6 +13,7 @@ pub(crate) mod pool;
 mod reply;
 mod requests;
 pub(crate) mod sessions;
+pub(crate) mod snapshots;
 
 use crate::access::Callers;
 use crate::connections::accept::Admitting;
@@ -25,8 +26,9 @@ use crate::engine::Engine;
 use crate::limits::{
     GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_KEEP_ALIVE, GRPC_KEEP_ALIVE_WAIT_MAX,
     GRPC_STREAM_WINDOW_BYTES, GRPC_STREAMS_PER_CONNECTION_MAX, POOL_REQUEST_BYTES_MAX,
-    SESSIONS_REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX,
+    SESSIONS_REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX, SNAPSHOTS_REQUEST_BYTES_MAX,
 };
+use crate::snapshots::Snapshots;
 use admin::AdminService;
 use answers::Answers;
 use budget::Budget;
@@ -34,6 +36,7 @@ use futures_util::Stream;
 use pool::PoolService;
 use requests::Requests;
 use sessions::SessionsService;
+use snapshots::SnapshotsService;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +49,8 @@ use tonic::transport::server::Router;
 use tonic_health::server::HealthReporter;
 use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 use turnkv_proto::wire::{
-    admin_server::AdminServer, sessions_server::SessionsServer, unary::pool_server::PoolServer,
+    admin_server::AdminServer, sessions_server::SessionsServer, snapshots_server::SnapshotsServer,
+    unary::pool_server::PoolServer,
 };
 use turnkv_transfer::SocketFile;
 
@@ -77,6 +81,7 @@ impl Grpc {
         calls: &Arc<CallSeconds>,
         budget: &Arc<Budget>,
         answers: &Arc<Answers>,
+        snapshots: Arc<Snapshots>,
     ) -> anyhow::Result<Grpc> {
         let pool = PoolServer::new(PoolService { engine: Arc::clone(engine) })
             .max_decoding_message_size(POOL_REQUEST_BYTES_MAX)
@@ -86,6 +91,9 @@ impl Grpc {
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
         let admin = AdminServer::new(AdminService { engine: Arc::clone(engine) })
             .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX)
+            .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
+        let snapshots = SnapshotsServer::new(SnapshotsService { snapshots })
+            .max_decoding_message_size(SNAPSHOTS_REQUEST_BYTES_MAX)
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
         let (reporter, health) = tonic_health::server::health_reporter();
         let health = health.max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
@@ -98,6 +106,7 @@ impl Grpc {
         let routes = Routes::new(pool)
             .add_service(sessions)
             .add_service(admin)
+            .add_service(snapshots)
             .add_service(health)
             .add_service(reflection)
             .into_axum_router()

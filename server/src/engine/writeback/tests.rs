@@ -123,7 +123,7 @@ async fn a_durable_commit_is_answered_although_nothing_is_written() {
 fn the_pool_follows_what_the_disk_has_room_for() {
     let (_dir, engine, _) = engine();
     assert_eq!(engine.decide().pool.stats().nvme.capacity_bytes, 32 << 20);
-    engine.decide().pool.resize_nvme(1 << 20, 50);
+    engine.decide().pool.resize_nvme(1 << 20, 100, 50);
     engine.decide().nvme_segments = 3;
     engine.follow_capacity(0);
     assert_eq!(engine.decide().nvme_segments, engine.nvme.as_ref().unwrap().capacity().0);

@@ -63,6 +63,7 @@ pub(super) fn shape() -> Shape {
         nvme_bytes: 16 * SEGMENT,
         segment_bytes: SEGMENT,
         inflight_bytes: 1 << 20,
+        codec: 0,
         queue_ops: 1_024,
         admit_reused: false,
         write_bytes_per_day: 0,

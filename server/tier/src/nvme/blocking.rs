@@ -111,14 +111,17 @@ pub(super) fn transfer(operation: &mut Operation, header: &mut AlignedBuffer) ->
     let (header_offset, payload_offset) = (operation.header_offset(), operation.payload_offset());
     let Operation { file, at, work } = operation;
     match work {
-        Work::Read { target, .. } => resume(true, target.slot().len(), |done| {
-            file.storage().read_into(target, done, payload_offset + done as u64)
-        }),
+        Work::Read { target, packed, .. } => {
+            let target = packed.as_mut().map_or(target, |packed| &mut packed.target);
+            resume(true, target.slot().len(), |done| {
+                file.storage().read_into(target, done, payload_offset + done as u64)
+            })
+        }
         Work::Write { source, record, nonce, .. } => {
             if let Some(block) = header.first_chunk_mut() {
                 encode_extent(record, at.segment.into(), nonce, block);
             }
-            write(file, header_offset, header, &source.page())
+            write(file, header_offset, header, &source.slot().page())
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::limits::{
 use crate::tier::{ExtentMeta, Location};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use turnkv_codec::Codec;
 
 /// How operations reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,19 @@ pub enum Engine {
     Ring,
     /// A few threads with pread and pwrite.
     Blocking,
+}
+
+/// Whether pages are made smaller on their way to the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// By the codec that is worth most on this device, as measured on pages of each namespace; those that do not shrink are stored
+    /// as they are.
+    #[default]
+    Auto,
+    /// They are stored as they are. What was packed before stays readable.
+    Off,
+    /// By this codec, where it makes them smaller, however fast the device is.
+    Always(Codec),
 }
 
 /// Where the tier is and how much it may hold.
@@ -37,6 +51,8 @@ pub struct NvmeConfig {
     pub inflight_bytes: u64,
     /// Operations accepted and not finished; more are refused with `Busy`.
     pub queue_ops_max: usize,
+    /// Whether pages are made smaller.
+    pub packing: Packing,
 }
 
 impl NvmeConfig {
@@ -49,6 +65,7 @@ impl NvmeConfig {
             engine: Engine::Auto,
             inflight_bytes: INFLIGHT_BYTES_DEFAULT,
             queue_ops_max: QUEUE_OPS_DEFAULT,
+            packing: Packing::default(),
         }
     }
 

@@ -7,7 +7,8 @@
 
 use super::device::Device;
 use super::log::Log;
-use super::operation::{Failure, Operation, Work};
+use super::operation::{Failure, Operation, PackedRead, Source, Work};
+use super::rate::Rate;
 use super::segment_file::SegmentFile;
 use crate::limits::BLOCK_BYTES;
 use crate::tier::{Done, ExtentMeta, Location, TierError};
@@ -18,7 +19,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use turnkv_transfer::{Page, Slot};
+use turnkv_codec::{Decoder, DeviceRates, Path};
+use turnkv_transfer::{Checksum, PageMut, Slot};
 
 /// A write without a place yet: the next segment is being prepared.
 pub(crate) struct Pending {
@@ -51,6 +53,7 @@ pub(crate) struct Books {
 pub(crate) struct Counters {
     pub(crate) read_bytes: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
+    pub(crate) stored_bytes: AtomicU64,
     pub(crate) device_written_bytes: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
@@ -71,6 +74,9 @@ pub(crate) struct Core {
     /// Wakes the keeper: there is a chore, or a stop.
     pub(crate) chore: Condvar,
     pub(crate) counters: Counters,
+    read_rate: Mutex<Rate>,
+    write_rate: Mutex<Rate>,
+    decoders: Mutex<Vec<Decoder>>,
     poison: OnceLock<String>,
     closed: AtomicBool,
     short: AtomicBool,
@@ -87,6 +93,9 @@ impl Core {
             books: Mutex::new(Books { log, waiting: VecDeque::new(), stop: None }),
             chore: Condvar::new(),
             counters: Counters::default(),
+            read_rate: Mutex::new(Rate::new()),
+            write_rate: Mutex::new(Rate::new()),
+            decoders: Mutex::default(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
             short: AtomicBool::new(false),
@@ -185,8 +194,30 @@ impl Core {
         self.ops.load(Ordering::SeqCst)
     }
 
+    /// An operation goes to the device.
+    pub(crate) fn began(&self, is_read: bool) {
+        self.rate(is_read).lock().began(self.now());
+    }
+
+    /// How fast the device is, as far as it has shown.
+    pub(crate) fn rates(&self) -> DeviceRates {
+        let read_bytes_per_s = self.read_rate.lock().bytes_per_s();
+        DeviceRates { read_bytes_per_s, write_bytes_per_s: self.write_rate.lock().bytes_per_s() }
+    }
+
+    fn rate(&self, is_read: bool) -> &Mutex<Rate> {
+        if is_read { &self.read_rate } else { &self.write_rate }
+    }
+
+    /// An operation could not even begin: there was no memory for it.
+    pub(crate) fn finish_unbegun(&self, operation: Operation) {
+        self.began(operation.is_read());
+        self.finish(operation, Err(Failure::Short("no memory for packed bytes".to_owned())));
+    }
+
     /// An operation is over: settles the books, releases its slot, tells its caller.
     pub(crate) fn finish(&self, operation: Operation, result: Result<(), Failure>) {
+        self.rate(operation.is_read()).lock().ended(operation.device_bytes(), self.now());
         let Operation { at, work, file } = operation;
         drop(file);
         match &result {
@@ -202,8 +233,15 @@ impl Core {
             ) => {}
         }
         match work {
-            Work::Read { target, bytes, checksum, done } => {
-                let result = self.verify(at, &target.seal(), bytes, checksum, result);
+            Work::Read { target, packed, bytes, checksum, done } => {
+                let result = match packed {
+                    None => self.verify(at, result, checksum, || target.seal().checksum_of(bytes as usize)),
+                    Some(packed) => self.verify_packed(at, result, checksum, packed, target, bytes),
+                };
+                if result.is_ok() {
+                    self.counters.reads.fetch_add(1, Ordering::Relaxed);
+                    self.counters.read_bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
+                }
                 let mut books = self.books.lock();
                 let worn = matches!(result, Err(TierError::Unreadable(_))) && books.log.unreadable(at, bytes);
                 books.log.read_ended(at);
@@ -222,7 +260,7 @@ impl Core {
                 call(done, result);
             }
             Work::Write { source, record, done, .. } => {
-                let written = source.len() as u64 + BLOCK_BYTES;
+                let written = source.slot().len() as u64 + BLOCK_BYTES;
                 let result = result.and_then(|()| self.verify_source(&source, &record.meta));
                 drop(source);
                 let mut books = self.books.lock();
@@ -237,6 +275,8 @@ impl Core {
                     self.counters.device_written_bytes.fetch_add(written, Ordering::Relaxed);
                     let payload = u64::from(record.meta.payload_bytes);
                     self.counters.written_bytes.fetch_add(payload, Ordering::Relaxed);
+                    let stored = u64::from(record.stored_bytes);
+                    self.counters.stored_bytes.fetch_add(stored, Ordering::Relaxed);
                 }
                 self.retire();
                 call(done, result.map(|()| at).map_err(|failure| failure.into_error(at)));
@@ -245,9 +285,11 @@ impl Core {
     }
 
     /// Whether the bytes that were written are those of the checksum. Looked at after the device has read
-    /// them, so that a process that still maps them and writes to them meanwhile is found out, too.
-    fn verify_source(&self, source: &Slot, meta: &ExtentMeta) -> Result<(), Failure> {
-        if source.page().checksum_of(meta.payload_bytes as usize) == meta.checksum {
+    /// them, so that a process that still maps them and writes to them meanwhile is found out, too. What was
+    /// packed was looked at when it was.
+    fn verify_source(&self, source: &Source, meta: &ExtentMeta) -> Result<(), Failure> {
+        let Source::Page(slot) = source else { return Ok(()) };
+        if slot.page().checksum_of(meta.payload_bytes as usize) == meta.checksum {
             return Ok(());
         }
         self.counters.changed_writes.fetch_add(1, Ordering::Relaxed);
@@ -257,10 +299,9 @@ impl Core {
     fn verify(
         &self,
         at: Location,
-        target: &Page,
-        bytes: u32,
-        expected: u64,
         result: Result<(), Failure>,
+        expected: u64,
+        checksum: impl FnOnce() -> u64,
     ) -> Result<(), TierError> {
         if let Err(failure) = result {
             if let Failure::Unreadable(why) = &failure {
@@ -269,13 +310,41 @@ impl Core {
             }
             return Err(failure.into_error(at));
         }
-        if target.checksum_of(bytes as usize) != expected {
+        if checksum() != expected {
             self.counters.checksum_failures.fetch_add(1, Ordering::Relaxed);
             return Err(TierError::Checksum(at));
         }
-        self.counters.reads.fetch_add(1, Ordering::Relaxed);
-        self.counters.read_bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Decodes into the page, and checks what it copies there.
+    fn verify_packed(
+        &self,
+        at: Location,
+        result: Result<(), Failure>,
+        expected: u64,
+        packed: PackedRead,
+        mut page: PageMut,
+        bytes: u32,
+    ) -> Result<(), TierError> {
+        if result.is_err() {
+            return self.verify(at, result, expected, || expected);
+        }
+        let spare = self.decoders.lock().pop();
+        let decoder = spare.map_or_else(|| Decoder::new(Path::best()), Ok);
+        let Ok(mut decoder) = decoder else {
+            self.ran_short("no memory to decode a page");
+            return Err(TierError::Busy);
+        };
+        let encoded = packed.target.slot().page();
+        let mut sum = Checksum::new();
+        let read = |at: usize, piece: &mut [u8]| encoded.copy_to(at, piece);
+        let write = |at: usize, piece: &[u8]| page.fill_part(at, piece, &mut sum);
+        let decoded = decoder.decode(packed.stored_bytes as usize, bytes, read, write);
+        self.decoders.lock().push(decoder);
+        let sum = decoded.map(|()| sum.finish());
+        // Whatever does not decode is not what was written.
+        self.verify(at, Ok(()), expected, || sum.unwrap_or(!expected))
     }
 }
 

@@ -4,6 +4,7 @@ use super::blocking::Blocking;
 use super::config::{Engine, NvmeConfig, OpenError, OpenReport};
 use super::core::Core;
 use super::finish::FinishQueue;
+use super::fixed::Fixed;
 use super::operation::Operation;
 use super::ring::Ring;
 #[cfg(feature = "simulation")]
@@ -29,7 +30,7 @@ impl Driver {
         config: &NvmeConfig,
         core: &Arc<Core>,
         finish: &Arc<FinishQueue>,
-        fixed: Vec<Arc<Region>>,
+        fixed: Fixed,
         report: &mut OpenReport,
     ) -> Result<Driver, OpenError> {
         if config.engine != Engine::Blocking {

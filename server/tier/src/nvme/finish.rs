@@ -5,7 +5,7 @@
 
 use super::core::{Core, PoisonOnPanic};
 use super::operation::{Failure, Operation};
-use crate::limits::{CORES_PER_FINISHER, FINISHERS_MAX};
+use super::threads::finishers;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
@@ -74,10 +74,8 @@ impl FinishQueue {
     }
 }
 
-/// Starts the threads, as many as [`CORES_PER_FINISHER`] allows.
+/// Starts the threads, as many as [`finishers`] says.
 pub(crate) fn start(core: &Arc<Core>, queue: &Arc<FinishQueue>) -> io::Result<Vec<JoinHandle<()>>> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let count = (cores / CORES_PER_FINISHER).clamp(1, FINISHERS_MAX);
     let spawn = |index| {
         let (core, queue) = (Arc::clone(core), Arc::clone(queue));
         let run = move || {
@@ -88,5 +86,5 @@ pub(crate) fn start(core: &Arc<Core>, queue: &Arc<FinishQueue>) -> io::Result<Ve
         };
         std::thread::Builder::new().name(format!("nvme-finish-{index}")).spawn(run)
     };
-    (0..count).map(spawn).collect()
+    (0..finishers()).map(spawn).collect()
 }

@@ -44,7 +44,7 @@
 //! |---|---|---|
 //! | 0 | 8 | magic `TKVEXTNT` |
 //! | 8 | 4 | format version |
-//! | 12 | 4 | codec: 0 = the payload as it is |
+//! | 12 | 4 | codec: 0 = the payload as it is, 1 = packed, as turnkv-codec's `page` says |
 //! | 16 | 4 | segment number |
 //! | 20 | 4 | block of this header |
 //! | 24 | 144 | record (below) |
@@ -60,7 +60,7 @@
 //! | 96 | 8 | sequence: the highest of a shard is the one that counts |
 //! | 104 | 8 | CRC-64/NVME of the payload |
 //! | 112 | 4 | block of the extent's header |
-//! | 116 | 4 | payload bytes as stored |
+//! | 116 | 4 | payload bytes as stored: those of a packed one are fewer than decoded |
 //! | 120 | 4 | payload bytes decoded; equal for codec 0 |
 //! | 124 | 4 | tail_tokens |
 //! | 128 | 2 | shard |
@@ -89,8 +89,10 @@ use turnkv_transfer::{Checksum, checksum as crc};
 pub(crate) const VERSION: u32 = 1;
 /// Where segments begin on a block device: the superblock's copies have the space before.
 pub(crate) const DEVICE_BASE: u64 = 1 << 20;
-/// The only codec: the payload as it is.
-pub(crate) const CODEC_RAW: u32 = 0;
+/// The payload as it is.
+const CODEC_RAW: u32 = 0;
+/// A page of turnkv-codec, which says itself how it was encoded.
+const CODEC_PACKED: u32 = 1;
 
 const MAGIC: usize = 0;
 const FORMAT: usize = 8;
@@ -188,12 +190,23 @@ pub(crate) struct Record {
     pub(crate) meta: ExtentMeta,
     pub(crate) block: u32,
     pub(crate) sequence: u64,
+    /// Payload bytes on the device: fewer than `meta` says where it is packed.
+    pub(crate) stored_bytes: u32,
 }
 
 impl Record {
     /// Blocks the extent takes: its header and its padded payload.
     pub(crate) fn blocks(&self) -> u32 {
-        extent_blocks(self.meta.payload_bytes)
+        extent_blocks(self.stored_bytes)
+    }
+
+    /// Is its payload packed?
+    pub(crate) fn is_packed(&self) -> bool {
+        self.stored_bytes != self.meta.payload_bytes
+    }
+
+    fn codec(&self) -> u32 {
+        if self.is_packed() { CODEC_PACKED } else { CODEC_RAW }
     }
 }
 
@@ -332,7 +345,7 @@ fn encode_record(record: &Record, target: &mut [u8]) {
     put(target, RECORD_SEQUENCE, record.sequence.to_le_bytes());
     put(target, RECORD_CHECKSUM, meta.checksum.to_le_bytes());
     put(target, RECORD_BLOCK, record.block.to_le_bytes());
-    put(target, RECORD_STORED, meta.payload_bytes.to_le_bytes());
+    put(target, RECORD_STORED, record.stored_bytes.to_le_bytes());
     put(target, RECORD_DECODED, meta.payload_bytes.to_le_bytes());
     put(target, RECORD_TAIL, meta.tail_tokens.to_le_bytes());
     put(target, RECORD_SHARD, meta.shard.to_le_bytes());
@@ -346,10 +359,8 @@ fn decode_record(source: &[u8]) -> Option<Record> {
         1 => Some(BlockHash(get(source, RECORD_PARENT))),
         _ => return None,
     };
-    let payload_bytes = get_u32(source, RECORD_STORED);
-    let fits = payload_bytes > 0
-        && payload_bytes <= PAYLOAD_BYTES_MAX
-        && get_u32(source, RECORD_DECODED) == payload_bytes;
+    let (stored_bytes, payload_bytes) = (get_u32(source, RECORD_STORED), get_u32(source, RECORD_DECODED));
+    let fits = stored_bytes > 0 && stored_bytes <= payload_bytes && payload_bytes <= PAYLOAD_BYTES_MAX;
     let meta = ExtentMeta {
         namespace: NamespaceId(get(source, RECORD_NAMESPACE)),
         hash: BlockHash(get(source, RECORD_HASH)),
@@ -365,6 +376,7 @@ fn decode_record(source: &[u8]) -> Option<Record> {
         meta,
         block: get_u32(source, RECORD_BLOCK),
         sequence: get_u64(source, RECORD_SEQUENCE),
+        stored_bytes,
     })
 }
 
@@ -373,7 +385,7 @@ pub(crate) fn encode_extent(record: &Record, segment: u32, nonce: &Nonce, target
     target.fill(0);
     put(target, MAGIC, *EXTENT_MAGIC);
     put(target, FORMAT, VERSION.to_le_bytes());
-    put(target, EXTENT_CODEC, CODEC_RAW.to_le_bytes());
+    put(target, EXTENT_CODEC, record.codec().to_le_bytes());
     put(target, EXTENT_SEGMENT, segment.to_le_bytes());
     put(target, EXTENT_BLOCK, record.block.to_le_bytes());
     encode_record(record, &mut target[EXTENT_RECORD..EXTENT_RECORD + RECORD_BYTES]);
@@ -384,7 +396,6 @@ pub(crate) fn encode_extent(record: &Record, segment: u32, nonce: &Nonce, target
 /// The record of the extent header at `block_number`, if these bytes are one, of this segment and this nonce.
 pub(crate) fn decode_extent(block: &[u8], segment: u32, block_number: u32, nonce: &Nonce) -> Option<Record> {
     let here = is_current(block, EXTENT_MAGIC)
-        && get_u32(block, EXTENT_CODEC) == CODEC_RAW
         && get_u32(block, EXTENT_SEGMENT) == segment
         && get_u32(block, EXTENT_BLOCK) == block_number
         && get_u64(block, EXTENT_CRC) == seeded_crc(nonce, &block[..EXTENT_CRC]);
@@ -392,7 +403,7 @@ pub(crate) fn decode_extent(block: &[u8], segment: u32, block_number: u32, nonce
         return None;
     }
     decode_record(&block[EXTENT_RECORD..EXTENT_RECORD + RECORD_BYTES])
-        .filter(|record| record.block == block_number)
+        .filter(|record| record.block == block_number && record.codec() == get_u32(block, EXTENT_CODEC))
 }
 
 /// A footer: its entry blocks and its trailer, contiguous, for the end of a segment of `segment_blocks`.

@@ -57,6 +57,19 @@ pub(crate) enum Append {
     Full,
 }
 
+/// Where there is room for an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// In the open segment.
+    Here,
+    /// In a segment that is prepared.
+    Next,
+    /// In one that is being prepared, or may be.
+    Later,
+    /// Nowhere.
+    None,
+}
+
 /// The books.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -144,24 +157,43 @@ impl Log {
             <= u64::from(self.segment_blocks)
     }
 
-    /// Takes space for an extent. `reserve`: may take the last segment that has space on the disk, and what
+    /// Takes space for an extent of which so many bytes are stored. `reserve`: may take the last segment that has space on the disk, and what
     /// is left of it.
-    pub(crate) fn append(&mut self, meta: &ExtentMeta, reserve: bool) -> Append {
-        if !self.has_room(meta.payload_bytes) || !reserve && self.is_for_moves() {
-            let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
-            if self.allocated() <= kept {
-                return if self.may_grow() { Append::Wait } else { Append::Full };
-            }
-            let Some(next) = self.ready.pop_front() else { return Append::Wait };
+    pub(crate) fn append(&mut self, meta: &ExtentMeta, stored_bytes: u32, reserve: bool) -> Append {
+        match self.room(stored_bytes, reserve) {
+            Room::Here => {}
+            Room::Next => self.open_next(),
+            Room::Later => return Append::Wait,
+            Room::None => return Append::Full,
+        }
+        match self.place(meta, stored_bytes) {
+            Some(placed) => Append::Placed(placed),
+            None => Append::Full,
+        }
+    }
+
+    /// Where an extent would go.
+    pub(crate) fn room(&self, stored_bytes: u32, reserve: bool) -> Room {
+        if self.has_room(stored_bytes) && (reserve || !self.is_for_moves()) {
+            return Room::Here;
+        }
+        let kept = if reserve { 0 } else { SEGMENTS_RESERVED };
+        match self.allocated() > kept {
+            true if self.ready.is_empty() => Room::Later,
+            true => Room::Next,
+            false if self.may_grow() => Room::Later,
+            false => Room::None,
+        }
+    }
+
+    /// The next prepared segment becomes the open one.
+    fn open_next(&mut self) {
+        if let Some(next) = self.ready.pop_front() {
             self.fill_open();
             let segment = &mut self.segments[next as usize];
             assert_eq!(segment.state, SegmentState::Ready, "only a prepared segment is opened");
             segment.state = SegmentState::Open;
             self.open = Some(next);
-        }
-        match self.place(meta) {
-            Some(placed) => Append::Placed(placed),
-            None => Append::Full,
         }
     }
 
@@ -174,15 +206,17 @@ impl Log {
         self.free_segments() < SEGMENTS_RESERVED && self.segments.iter().any(empties)
     }
 
-    fn place(&mut self, meta: &ExtentMeta) -> Option<Placed> {
+    fn place(&mut self, meta: &ExtentMeta, stored_bytes: u32) -> Option<Placed> {
         let number = self.open?;
         let segment = &mut self.segments[number as usize];
         let file = Arc::clone(segment.file.as_ref()?);
-        let record = Record { meta: meta.clone(), block: segment.cursor, sequence: self.next_sequence };
+        let (block, sequence) = (segment.cursor, self.next_sequence);
+        let record = Record { meta: meta.clone(), block, sequence, stored_bytes };
         self.next_sequence += 1;
         segment.cursor += record.blocks();
         segment.writes += 1;
         segment.records.push(record.clone());
+        segment.add(&record);
         let at = segment.at(number, record.block);
         Some(Placed { file, at, record, nonce: segment.nonce })
     }
@@ -212,16 +246,24 @@ impl Log {
         }
     }
 
-    /// The file to read a live extent from; the segment is not reused before [`Log::read_ended`].
-    pub(crate) fn begin_read(&mut self, at: Location, payload_bytes: u32) -> Option<Arc<SegmentFile>> {
-        let end = u64::from(at.block) + u64::from(extent_blocks(payload_bytes));
+    /// Is any extent packed?
+    pub(crate) fn has_packed(&self) -> bool {
+        self.segments.iter().any(Segment::has_packed)
+    }
+
+    /// The file to read a live extent from, and the bytes that are stored of it; the segment is not reused before
+    /// [`Log::read_ended`].
+    pub(crate) fn begin_read(&mut self, at: Location, payload_bytes: u32) -> Option<(Arc<SegmentFile>, u32)> {
         let segment = self.segments.get_mut(usize::from(at.segment))?;
+        let stored_bytes = segment.stored_bytes(at.block, payload_bytes);
+        let end = u64::from(at.block) + u64::from(extent_blocks(stored_bytes));
         let inside = end < u64::from(self.segment_blocks);
         if !inside || !segment.is_readable() || !segment.is_current(at) || !segment.is_live(at.block) {
             return None;
         }
+        let file = segment.file.clone()?;
         segment.reads += 1;
-        segment.file.clone()
+        Some((file, stored_bytes))
     }
 
     /// A read ended.
@@ -280,7 +322,7 @@ impl Log {
         );
         self.live_bytes -= segment.live_bytes.min(self.live_bytes);
         self.live_extents -= u64::from(segment.live_extents).min(self.live_extents);
-        segment.live_bytes = 0;
+        (segment.live_bytes, segment.plain_bytes) = (0, 0);
         segment.live_extents = 0;
         segment.released_at = self.changes;
         segment.state = SegmentState::Leaving;
@@ -418,6 +460,12 @@ impl Log {
     /// Bytes and number of live extents.
     pub(crate) fn live(&self) -> (u64, u64) {
         (self.live_bytes, self.live_extents)
+    }
+
+    /// What live extents would take if none were packed, for each hundred bytes that they take.
+    pub(crate) fn packing_percent(&self) -> u64 {
+        let plain: u64 = self.segments.iter().map(|segment| segment.plain_bytes).sum();
+        (plain * 100).checked_div(self.live_bytes).unwrap_or(100).max(100)
     }
 
     /// Does a vacated segment wait for the keeper?

@@ -27,13 +27,16 @@
 
 mod bits;
 mod blocking;
+mod bounce;
 mod buffer;
+mod choice;
 mod config;
 mod core;
 mod descriptors;
 mod device;
 mod engine;
 mod finish;
+mod fixed;
 mod flush;
 mod format;
 mod keeper;
@@ -42,7 +45,10 @@ mod log;
 mod notes;
 mod open_mode;
 mod operation;
+mod packed;
+mod packing;
 mod placer;
+mod rate;
 mod reclaim;
 mod recover;
 mod ring;
@@ -56,19 +62,25 @@ mod simulated_disk;
 mod simulated_engine;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+
 mod storage;
 mod superblock;
+mod threads;
 mod time;
 
 use crate::limits::{CLOSE_POLL, CLOSE_WAIT, PAYLOAD_BYTES_MAX};
 use crate::tier::{Done, ExtentMeta, Location, TierError, Usage};
+use bounce::{Bounce, BounceBuffers};
 use core::{Core, Pending, Stop};
 use device::Device;
 use engine::Driver;
 use finish::FinishQueue;
+use fixed::Fixed;
 use flush::Flushes;
+use format::padded;
 use log::Log;
-use operation::{Operation, Work, padded_slot};
+use operation::{Operation, PackedRead, Work, padded_slot};
+use packing::Packer;
 use parking_lot::Mutex;
 use placer::Placer;
 use std::io;
@@ -80,10 +92,11 @@ use std::time::Instant;
 use turnkv_transfer::{Region, Slot};
 
 pub use config::{
-    Candidate, Engine, NvmeConfig, OpenError, OpenReport, Peeked, Recovered, SealedSegment, TierId,
+    Candidate, Engine, NvmeConfig, OpenError, OpenReport, Packing, Peeked, Recovered, SealedSegment, TierId,
 };
 pub use log::SegmentNote;
 pub use ring_error::RingError;
+pub use turnkv_codec::Codec;
 
 /// The tier. Dropping it without [`NvmeTier::shutdown`] leaves the device as a crash would, after what is in
 /// flight.
@@ -117,8 +130,11 @@ impl Claimed {
         let Claimed { device, config, mut report } = self;
         let (core, recovered) = read_back(device, &config, &mut report)?;
         let finish = Arc::new(FinishQueue::default());
+        let packer = packer(&config, &core, false)?;
+        let bounces = packer.bounces().map(|bounces| Arc::clone(bounces.region()));
+        let fixed = Fixed { slabs: fixed, bounces };
         let driver = Driver::start(&config, &core, &finish, fixed, &mut report)?;
-        let tier = NvmeTier::new(core, driver, finish);
+        let tier = NvmeTier::new(core, driver, finish, packer);
         let threads =
             |source| OpenError::Io { what: "cannot start threads for", path: config.path.clone(), source };
         tier.start_threads().map_err(threads)?;
@@ -131,6 +147,7 @@ struct Threads {
     keeper: Option<JoinHandle<()>>,
     flusher: Option<JoinHandle<()>>,
     finishers: Vec<JoinHandle<()>>,
+    packers: Vec<JoinHandle<()>>,
     closed: bool,
 }
 
@@ -166,8 +183,8 @@ impl NvmeTier {
         self.placer.core.device.is_new
     }
 
-    fn new(core: Arc<Core>, driver: Driver, finish: Arc<FinishQueue>) -> NvmeTier {
-        let placer = Arc::new(Placer { core, engine: driver });
+    fn new(core: Arc<Core>, driver: Driver, finish: Arc<FinishQueue>, packer: Arc<Packer>) -> NvmeTier {
+        let placer = Arc::new(Placer { core, engine: driver, packer });
         let flushes = Arc::new(Flushes::default());
         NvmeTier { placer, finish, flushes, threads: Mutex::new(Threads::default()) }
     }
@@ -181,6 +198,9 @@ impl NvmeTier {
         let (core, flushes) = (Arc::clone(&self.placer.core), Arc::clone(&self.flushes));
         let flusher = std::thread::Builder::new().name("nvme-flush".to_owned());
         threads.flusher = Some(flusher.spawn(move || flushes.run(&core))?);
+        let placer = Arc::clone(&self.placer);
+        let hand_on = move |pending| placer.packed(pending);
+        threads.packers = packing::start(&self.placer.core, &self.placer.packer, hand_on)?;
         Ok(())
     }
 
@@ -254,6 +274,8 @@ impl NvmeTier {
         let mut in_time = self.wait_until(deadline, || core.ops() == 0);
         core.books.lock().stop = Some(if in_time { stop } else { Stop::Now });
         core.chore.notify_all();
+        self.placer.packer.stop();
+        in_time &= self.join(deadline, std::mem::take(&mut threads.packers));
         in_time &= self.join(deadline, threads.keeper.take());
         self.flushes.stop();
         in_time &= self.join(deadline, threads.flusher.take());
@@ -319,19 +341,44 @@ impl NvmeTier {
             slot.claim().map_err(|_| TierError::Invalid("the slot is being written by somebody else"))
         });
         let begun = target.and_then(|target| {
-            let file = core.books.lock().log.begin_read(at, bytes);
-            file.map(|file| (file, target)).ok_or(TierError::Stale(at))
+            let begun = core.books.lock().log.begin_read(at, bytes);
+            begun.map(|(file, stored_bytes)| (file, stored_bytes, target)).ok_or(TierError::Stale(at))
         });
         match begun {
-            Ok((file, target)) => {
-                let work = Work::Read { target, bytes, checksum, done };
-                self.placer.engine.submit(Operation { file, at, work });
+            Ok((file, stored_bytes, target)) if stored_bytes == bytes => {
+                let work = Work::Read { target, packed: None, bytes, checksum, done };
+                self.placer.begin(Operation { file, at, work });
+            }
+            Ok((file, stored_bytes, target)) => {
+                let work = move |packed| Work::Read { target, packed, bytes, checksum, done };
+                self.read_packed(stored_bytes, move |packed| Operation { file, at, work: work(packed) });
             }
             Err(error) => {
                 core.retire();
                 core::call(done, Err(error));
             }
         }
+    }
+
+    /// Reads by way of other memory, when there is some.
+    fn read_packed(
+        &self,
+        stored_bytes: u32,
+        operation: impl FnOnce(Option<PackedRead>) -> Operation + Send + 'static,
+    ) {
+        // Where anything is packed there is memory for it.
+        let Some(bounces) = self.placer.packer.bounces() else {
+            return self.placer.core.finish_unbegun(operation(None));
+        };
+        let placer = Arc::clone(&self.placer);
+        let go_on = move |bounce: Bounce| match bounce.slot().claim() {
+            Ok(target) => {
+                let operation = operation(Some(PackedRead { target, stored_bytes, bounce }));
+                placer.begin(operation);
+            }
+            Err(_) => placer.core.finish_unbegun(operation(None)),
+        };
+        bounces.when_free(padded(stored_bytes) as usize, Box::new(go_on));
     }
 
     /// Done when everything whose write was done before this call is on stable storage.
@@ -366,6 +413,7 @@ impl NvmeTier {
             surplus_segments: books.log.surplus_segments(),
             read_bytes: counters.read_bytes.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
+            stored_bytes: counters.stored_bytes.load(Ordering::Relaxed),
             device_written_bytes: counters.device_written_bytes.load(Ordering::Relaxed),
             reads: counters.reads.load(Ordering::Relaxed),
             writes: counters.writes.load(Ordering::Relaxed),
@@ -402,6 +450,16 @@ fn read_back(
     let core = Core::new(device, log, config.queue_ops_max);
     core.counters.damaged_segments.store(u64::from(report.damaged), Ordering::Relaxed);
     Ok((Arc::new(core), recovered))
+}
+
+/// What packs pages: with memory for that if pages are to be packed, or some are.
+fn packer(config: &NvmeConfig, core: &Core, inline: bool) -> Result<Arc<Packer>, OpenError> {
+    let needed = config.packing != Packing::Off || core.books.lock().log.has_packed();
+    let what = "there is no memory to pack pages for";
+    let failed = |source| OpenError::Io { what, path: config.path.clone(), source };
+    let bounces =
+        needed.then(|| BounceBuffers::create(config.inflight_bytes, !inline)).transpose().map_err(failed)?;
+    Ok(Arc::new(Packer::new(config.packing, bounces, inline)))
 }
 
 fn check_payload(bytes: u32) -> Result<(), TierError> {

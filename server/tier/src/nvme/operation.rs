@@ -1,6 +1,7 @@
 //! One read or write on its way. Owns: its slot, its file, its call-back, until the device is done with them.
 //! Must not know: which engine carries it.
 
+use super::bounce::Bounce;
 use super::format::{Nonce, Record, padded};
 use super::segment_file::SegmentFile;
 use crate::errno::ErrnoClass;
@@ -12,11 +13,27 @@ use turnkv_transfer::{PageMut, Slot};
 
 /// What is to be done.
 pub(crate) enum Work {
-    /// Payload from the device into the slot, which covers the padding. Nobody else in this process writes it until
-    /// the device is done.
-    Read { target: PageMut, bytes: u32, checksum: u64, done: Done<()> },
-    /// Header and payload from the slot, which covers the padding, to the device.
-    Write { source: Slot, record: Box<Record>, nonce: Nonce, done: Done<Location> },
+    /// Payload from the device into the slot, which covers the padding: at once, or by way of other memory where it is packed.
+    /// Nobody else in this process writes the slot until the device is done.
+    Read { target: PageMut, packed: Option<PackedRead>, bytes: u32, checksum: u64, done: Done<()> },
+    /// Header and payload to the device.
+    Write { source: Source, record: Box<Record>, nonce: Nonce, done: Done<Location> },
+}
+
+/// Where packed bytes come to from the device, padding included.
+pub(crate) struct PackedRead {
+    pub(crate) target: PageMut,
+    pub(crate) stored_bytes: u32,
+    /// Its memory; dropped after `target`.
+    pub(crate) bounce: Bounce,
+}
+
+/// Where the bytes of a write are, padding included.
+pub(crate) enum Source {
+    /// In the page's own slot.
+    Page(Slot),
+    /// Packed.
+    Packed(Bounce),
 }
 
 /// A read or write, with everything it uses.
@@ -81,16 +98,26 @@ fn verb(is_read: bool) -> &'static str {
     if is_read { "read" } else { "write" }
 }
 
+impl Source {
+    pub(crate) fn slot(&self) -> &Slot {
+        match self {
+            Source::Page(slot) => slot,
+            Source::Packed(bounce) => bounce.slot(),
+        }
+    }
+}
+
 impl Operation {
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.work, Work::Read { .. })
     }
 
-    /// The slot its payload is in, padding included.
+    /// The memory that its payload goes to or comes from, padding included.
     pub(crate) fn slot(&self) -> &Slot {
         match &self.work {
-            Work::Read { target, .. } => target.slot(),
-            Work::Write { source, .. } => source,
+            Work::Read { packed: Some(packed), .. } => packed.bounce.slot(),
+            Work::Read { target, packed: None, .. } => target.slot(),
+            Work::Write { source, .. } => source.slot(),
         }
     }
 

@@ -55,6 +55,11 @@ impl NvmeTier {
         (segments, spare_segments(segments))
     }
 
+    /// Bytes that what is alive would take as it is, for each hundred bytes that it takes: more than 100 where pages are packed.
+    pub fn packing_percent(&self) -> u64 {
+        self.placer.core.books.lock().log.packing_percent()
+    }
+
     /// Everything in a claimed segment is dead. It is reused when reads in flight on it have ended, and when
     /// what was written until now, so also what was moved out of it, is on stable storage.
     pub fn release(&self, segment: u16) {

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
+use turnkv_codec::{Decoder, Path};
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_transfer::Checksum;
 
@@ -334,16 +335,32 @@ impl<'a> Window<'a> {
             return false;
         }
         let mut checksum = Checksum::new();
-        let mut left = record.meta.payload_bytes as usize;
+        if !record.is_packed() {
+            let read = self.payload(record, |piece| checksum.update(piece));
+            return read.is_ok() && checksum.finish() == record.meta.checksum;
+        }
+        let mut stored = Vec::with_capacity(record.stored_bytes as usize);
+        let read = self.payload(record, |piece| stored.extend_from_slice(piece));
+        let copy = |at: usize, piece: &mut [u8]| piece.copy_from_slice(&stored[at..][..piece.len()]);
+        let decoder = read.and_then(|()| Decoder::new(Path::best()));
+        let decoded = decoder.map(|mut decoder| {
+            decoder.decode(stored.len(), record.meta.payload_bytes, copy, |_, piece| checksum.update(piece))
+        });
+        matches!(decoded, Ok(Ok(()))) && checksum.finish() == record.meta.checksum
+    }
+
+    /// The payload as it is stored, piece by piece.
+    fn payload(&mut self, record: &Record, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut left = record.stored_bytes as usize;
         let mut block = record.block + 1;
         while left > 0 {
-            let Ok(bytes) = self.from(block) else { return false };
+            let bytes = self.from(block)?;
             let piece = &bytes[..bytes.len().min(left)];
-            checksum.update(piece);
+            take(piece);
             left -= piece.len();
             block += piece.len().div_ceil(BLOCK) as u32;
         }
-        checksum.finish() == record.meta.checksum
+        Ok(())
     }
 }
 
@@ -354,7 +371,7 @@ fn newest(reads: &[Read], report: &mut OpenReport) -> Vec<Recovered> {
     for read in reads {
         let Found::Extents { records, .. } = &read.found else { continue };
         for record in records {
-            let Record { meta, block, sequence } = record.clone();
+            let Record { meta, block, sequence, .. } = record.clone();
             let key = (meta.namespace, meta.hash, meta.shard);
             let found = Recovered { meta, at: first_use(read.segment, block), sequence, leaving: false };
             match places.get(&key) {

@@ -15,6 +15,7 @@
 
 use super::bits::Bits;
 use super::format::{Nonce, Record, extent_blocks};
+use super::packed::PackedExtents;
 use super::segment_file::SegmentFile;
 use crate::limits::BLOCK_BYTES;
 use crate::tier::Location;
@@ -64,6 +65,8 @@ pub(crate) struct Segment {
     /// The tier's sequence when it was filled: its age.
     pub(crate) filled_at: u64,
     pub(crate) live_bytes: u64,
+    /// What live extents would take if none were packed.
+    pub(crate) plain_bytes: u64,
     pub(crate) live_extents: u32,
     pub(crate) reads: u32,
     pub(crate) writes: u32,
@@ -78,6 +81,8 @@ pub(crate) struct Segment {
     pub(crate) worn: bool,
     /// Extents that could not be read, in this process's time.
     pub(crate) unreadable: u32,
+    /// Extents that take fewer bytes than their payloads have.
+    packed: PackedExtents,
     /// Extents that somebody needs.
     live: Bits,
     /// Extents that nobody needs any more, which their bytes do not tell.
@@ -97,6 +102,7 @@ impl Segment {
             records: Vec::new(),
             filled_at: 0,
             live_bytes: 0,
+            plain_bytes: 0,
             live_extents: 0,
             reads: 0,
             writes: 0,
@@ -105,6 +111,7 @@ impl Segment {
             released_at: 0,
             worn: false,
             unreadable: 0,
+            packed: PackedExtents::default(),
             live: Bits::default(),
             dead: Bits::default(),
             leaving: Bits::default(),
@@ -149,11 +156,30 @@ impl Segment {
         );
         self.cursor = 1;
         self.records = Vec::new();
+        self.packed = PackedExtents::default();
         (self.live, self.dead, self.leaving) = (Bits::default(), Bits::default(), Bits::default());
         self.live_bytes = 0;
+        self.plain_bytes = 0;
         self.live_extents = 0;
         self.changed_at = 0;
         self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// An extent has its place.
+    pub(crate) fn add(&mut self, record: &Record) {
+        if record.is_packed() {
+            self.packed.insert(record.block, record.stored_bytes);
+        }
+    }
+
+    /// Is any extent of it packed?
+    pub(crate) fn has_packed(&self) -> bool {
+        !self.packed.is_empty()
+    }
+
+    /// Bytes of an extent's payload on the device.
+    pub(crate) fn stored_bytes(&self, block: u32, payload_bytes: u32) -> u32 {
+        self.packed.get(block).unwrap_or(payload_bytes)
     }
 
     pub(crate) fn is_live(&self, block: u32) -> bool {
@@ -164,8 +190,9 @@ impl Segment {
     pub(crate) fn revive(&mut self, block: u32, payload_bytes: u32) -> u64 {
         let is_new = self.live.insert(block);
         debug_assert!(is_new, "an extent comes alive once");
-        let bytes = extent_bytes(payload_bytes);
+        let bytes = extent_bytes(self.stored_bytes(block, payload_bytes));
         self.live_bytes += bytes;
+        self.plain_bytes += extent_bytes(payload_bytes);
         self.live_extents += 1;
         bytes
     }
@@ -175,8 +202,9 @@ impl Segment {
         if !self.live.remove(block) {
             return 0;
         }
-        let bytes = extent_bytes(payload_bytes).min(self.live_bytes);
+        let bytes = extent_bytes(self.stored_bytes(block, payload_bytes)).min(self.live_bytes);
         self.live_bytes -= bytes;
+        self.plain_bytes -= extent_bytes(payload_bytes).min(self.plain_bytes);
         self.live_extents -= 1;
         bytes
     }

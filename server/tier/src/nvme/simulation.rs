@@ -33,7 +33,7 @@
 //! - Stuck operations end (with an error) when the power is cut; until then [`NvmeTier::shutdown`] gives up
 //!   on them after its usual time, which is simulated too.
 
-use super::config::{NvmeConfig, OpenError, OpenReport, Recovered};
+use super::config::{NvmeConfig, OpenError, OpenReport, Packing, Recovered};
 use super::device::Device;
 use super::engine::Driver;
 use super::finish::FinishQueue;
@@ -76,8 +76,11 @@ impl NvmeTier {
         let device = Device::open_simulated(&config, &disk, &mut report.warnings)?;
         let (core, recovered) = super::read_back(device, &config, &mut report)?;
         let finish = Arc::new(FinishQueue::default());
+        // What a codec is worth is measured in real time, which no seed replays.
+        let packing = if config.packing == Packing::Auto { Packing::Off } else { config.packing };
+        let packer = super::packer(&NvmeConfig { packing, ..config.clone() }, &core, true)?;
         let driver = SimulatedDriver::new(&core, &finish, config.inflight_bytes, disk.clone());
-        let tier = NvmeTier::new(core, Driver::Simulated(driver), finish);
+        let tier = NvmeTier::new(core, Driver::Simulated(driver), finish, packer);
         disk.set_others(tier.others());
         Ok((tier, recovered, report))
     }

@@ -7,4 +7,5 @@ mod descriptors;
 mod faults;
 mod life;
 mod notes;
+mod packing;
 mod support;

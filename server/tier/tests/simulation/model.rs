@@ -72,9 +72,21 @@ pub(crate) struct Model {
     /// Everything ever given to the tier, acknowledged or not.
     tried: BTreeMap<(u64, u32), Content>,
     versions: BTreeMap<u64, u32>,
+    /// Extents may be shorter than their payloads.
+    packs: bool,
 }
 
 impl Model {
+    /// Knows nothing yet. `packs`: extents may be shorter than their payloads.
+    pub(crate) fn new(packs: bool) -> Model {
+        Model { packs, ..Model::default() }
+    }
+
+    /// Blocks that an extent takes at least.
+    fn blocks_min(&self, content: Content) -> u32 {
+        if self.packs { 2 } else { content.blocks() }
+    }
+
     /// The next version of a page, about to be written.
     pub(crate) fn write(&mut self, key: u64, bytes: u32) -> Content {
         let version = self.versions.entry(key).or_default();
@@ -86,10 +98,10 @@ impl Model {
 
     /// A write was acknowledged.
     pub(crate) fn written(&mut self, at: Location, content: Content) -> Result<(), String> {
-        let end = at.block + content.blocks();
+        let end = at.block + self.blocks_min(content);
         let neighbours = self.live.iter().filter(|(other, _)| other.segment == at.segment);
         for (other, there) in neighbours {
-            if other.block < end && at.block < other.block + there.blocks() {
+            if other.block < end && at.block < other.block + self.blocks_min(*there) {
                 return Err(format!("{at:?} was given out while {other:?} is alive"));
             }
         }
@@ -134,10 +146,13 @@ impl Model {
         }
     }
 
-    /// Bytes and number of live extents, as the tier's gauges count them.
-    pub(crate) fn usage(&self) -> (u64, u64) {
-        let bytes = self.live.values().map(|content| u64::from(content.blocks()) * 4096).sum();
-        (bytes, self.live.len() as u64)
+    /// Are these the bytes and the number of live extents, as the tier's gauges count them?
+    pub(crate) fn agrees(&self, (bytes, extents): (u64, u64)) -> bool {
+        let sum = |blocks: &dyn Fn(Content) -> u32| -> u64 {
+            self.live.values().map(|content| u64::from(blocks(*content)) * 4096).sum()
+        };
+        let (least, most) = (sum(&|content| self.blocks_min(content)), sum(&|content| content.blocks()));
+        (least..=most).contains(&bytes) && extents == self.live.len() as u64
     }
 
     /// The tier was opened again and found these. `excused`: a fault of the medium hit one of the places.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use turnkv_tier::nvme::simulation::{Fault, FaultCounts, FaultPlan, Random, SimulatedDisk};
-use turnkv_tier::nvme::{Candidate, NvmeConfig, NvmeTier, SealedSegment};
+use turnkv_tier::nvme::{Candidate, NvmeConfig, NvmeTier, Packing, SealedSegment};
 use turnkv_tier::{Location, TierError};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
@@ -103,7 +103,7 @@ pub(crate) fn play(seed: u64, steps: u64) -> Result<Outcome, (u64, String)> {
 impl Run {
     fn new(seed: u64) -> Result<Run, String> {
         let mut random = Random::new(seed);
-        let shape = Shape::new(&mut random);
+        let shape = Shape::new(seed, &mut random);
         let plan = FaultPlan { seed: random.draw(), ..shape.plan.clone() };
         let disk = SimulatedDisk::new(plan, shape.disk_bytes).map_err(|error| error.to_string())?;
         let options = RegionOptions {
@@ -116,8 +116,10 @@ impl Run {
         let config = NvmeConfig {
             segment_bytes: SEGMENT,
             inflight_bytes: 512 << 10,
+            packing: shape.packing,
             ..NvmeConfig::new("simulated", shape.segments * SEGMENT)
         };
+        let packs = shape.packing != Packing::Off;
         let mut run = Run {
             random,
             shape,
@@ -129,7 +131,7 @@ impl Run {
             ops: BTreeMap::new(),
             next_op: 0,
             events: Arc::default(),
-            model: Model::default(),
+            model: Model::new(packs),
             pass: None,
             suffered: BTreeSet::new(),
             outcome: Outcome::default(),

@@ -3,16 +3,19 @@
 use crate::run::SEGMENT;
 use std::time::Duration;
 use turnkv_tier::nvme::simulation::{Fault, FaultPlan, Random};
+use turnkv_tier::nvme::{Codec, Packing};
 
 pub(crate) struct Shape {
     pub(crate) segments: u64,
     pub(crate) disk_bytes: u64,
     pub(crate) space_changes: bool,
     pub(crate) plan: FaultPlan,
+    pub(crate) packing: Packing,
 }
 
 impl Shape {
-    pub(crate) fn new(random: &mut Random) -> Shape {
+    /// What a seed stands for. How pages are packed follows from its number, so that what seeds found before is found still.
+    pub(crate) fn new(seed: u64, random: &mut Random) -> Shape {
         let segments = 5 + random.below(4);
         let meanwhile = [0, 100_000, 300_000][random.index(3)];
         let mut plan = FaultPlan { slow: Duration::from_millis(50), meanwhile, ..FaultPlan::default() };
@@ -36,7 +39,9 @@ impl Shape {
             space_changes = random.coin();
         }
         let disk_bytes = segments * SEGMENT + (64 << 10);
-        Shape { segments, disk_bytes, space_changes, plan }
+        let codec = [None, Some(Codec::Codebook), Some(Codec::Huffman), Some(Codec::Zstd)][seed as usize % 4];
+        let packing = codec.map_or(Packing::Off, Packing::Always);
+        Shape { segments, disk_bytes, space_changes, plan, packing }
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) fn arb_record() -> impl Strategy<Value = Record> {
             },
             block: numbers.3,
             sequence: numbers.2,
+            stored_bytes: 1 + (numbers.2 % u64::from(numbers.0)) as u32,
         })
     })
 }
@@ -47,7 +48,7 @@ proptest! {
         let mut next = 1;
         let records: Vec<Record> = sizes.iter().map(|size| {
             let mut record = Record { block: next, ..seed.clone() };
-            record.meta.payload_bytes = *size;
+            (record.meta.payload_bytes, record.stored_bytes) = (*size, size.div_ceil(1 + size % 3));
             next += record.blocks();
             record
         }).collect();
@@ -104,7 +105,7 @@ fn entries_out_of_order_or_overlapping_are_refused() {
         payload_bytes: 8192,
         checksum: 0,
     };
-    let record = |block| Record { meta: meta.clone(), block, sequence: 1 };
+    let record = |block| Record { meta: meta.clone(), block, sequence: 1, stored_bytes: 8192 };
     for (blocks, good) in
         [([1, 4], true), ([1, 3], false), ([4, 1], false), ([0, 4], false), ([1, 252], false)]
     {
@@ -127,8 +128,14 @@ fn damaged_blocks_are_what_was_sealed_or_nothing() {
         payload_bytes: 8192,
         checksum: 99,
     };
-    let records: Vec<Record> =
-        (0..60u64).map(|at| Record { meta: meta.clone(), block: 1 + at as u32 * 3, sequence: at }).collect();
+    let records: Vec<Record> = (0..60u64)
+        .map(|at| Record {
+            meta: meta.clone(),
+            block: 1 + at as u32 * 3,
+            sequence: at,
+            stored_bytes: 8192 - at as u32,
+        })
+        .collect();
     let (_, footer) = encode_footer(&records, 3, &NONCE, 256);
     let mut extent = Box::new([0xAA; BLOCK]);
     encode_extent(&records[4], 3, &NONCE, &mut extent);

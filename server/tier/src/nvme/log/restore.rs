@@ -30,6 +30,7 @@ impl Log {
             Found::Extents { nonce, records, sealed } => {
                 segment.nonce = nonce;
                 segment.cursor = records.last().map_or(1, |last| last.block + last.blocks());
+                records.iter().for_each(|record| segment.add(record));
                 segment.filled_at = records.iter().map(|record| record.sequence).max().unwrap_or(0);
                 if sealed {
                     segment.state = SegmentState::Sealed; // a footer is written after its extents were synced

@@ -45,7 +45,7 @@ fn keep_house(log: &mut Log, now: Instant) {
 }
 
 fn write(log: &mut Log, bytes: u32) -> Option<Location> {
-    match log.append(&meta(bytes), false) {
+    match log.append(&meta(bytes), bytes, false) {
         Append::Placed(placed) => {
             log.written(placed.at, bytes, true);
             Some(placed.at)
@@ -87,7 +87,7 @@ fn a_full_disk_makes_the_tier_smaller_until_it_has_space_again() {
     assert!(log.disk_full());
     assert_eq!((log.capacity_segments(), log.free_segments()), (2, 1));
     assert!(log.next_chore(now).is_none());
-    assert!(matches!(log.append(&meta(BIG), false), Append::Full));
+    assert!(matches!(log.append(&meta(BIG), BIG, false), Append::Full));
     let later = log.next_look().unwrap();
     keep_house(&mut log, later);
     assert!(!log.disk_full());
@@ -119,25 +119,34 @@ fn the_last_segment_with_space_is_for_what_moves() {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     let now = Instant::now();
     make(&mut log, now);
-    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "the disk may have space for another");
+    assert!(
+        matches!(log.append(&meta(BIG), BIG, false), Append::Wait),
+        "the disk may have space for another"
+    );
     make(&mut log, now);
     assert!(write(&mut log, BIG).is_some());
-    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "the other segments are not made yet");
+    assert!(
+        matches!(log.append(&meta(BIG), BIG, false), Append::Wait),
+        "the other segments are not made yet"
+    );
     refuse(&mut log, ErrnoClass::Full, now);
-    assert!(matches!(log.append(&meta(BIG), false), Append::Full), "and never will be");
-    assert!(matches!(log.append(&meta(BIG), true), Append::Placed(_)), "reclaim has where to move");
+    assert!(matches!(log.append(&meta(BIG), BIG, false), Append::Full), "and never will be");
+    assert!(matches!(log.append(&meta(BIG), BIG, true), Append::Placed(_)), "reclaim has where to move");
 }
 
 #[test]
 fn what_is_left_of_the_last_segment_is_for_what_moves_too() {
     let (mut log, _) = of_two_segments();
     let small = BIG / 8;
-    assert!(matches!(log.append(&meta(small), true), Append::Placed(_)), "the open one has room");
+    assert!(matches!(log.append(&meta(small), small, true), Append::Placed(_)), "the open one has room");
     while write(&mut log, small).is_some() {}
     assert_eq!(log.free_segments(), 1, "what comes leaves the last one alone");
     for _ in 0..3 {
-        assert!(matches!(log.append(&meta(small), true), Append::Placed(_)));
-        assert!(matches!(log.append(&meta(small), false), Append::Full), "also when a move has opened it");
+        assert!(matches!(log.append(&meta(small), small, true), Append::Placed(_)));
+        assert!(
+            matches!(log.append(&meta(small), small, false), Append::Full),
+            "also when a move has opened it"
+        );
     }
     assert!(log.movable_bytes() >= small);
 }
@@ -149,7 +158,7 @@ fn what_the_system_is_short_of_is_waited_for_and_costs_no_capacity() {
     refuse(&mut log, ErrnoClass::Short, now);
     assert_eq!((log.disk_full(), log.capacity_segments()), (false, u64::from(SEGMENTS)));
     assert!(log.next_chore(now).is_none(), "not at once");
-    assert!(matches!(log.append(&meta(BIG), false), Append::Wait), "a write waits");
+    assert!(matches!(log.append(&meta(BIG), BIG, false), Append::Wait), "a write waits");
     let later = log.next_look().unwrap();
     keep_house(&mut log, later);
     assert!(write(&mut log, BIG).is_some());
@@ -166,7 +175,7 @@ fn a_surplus_segment_is_read_and_emptied_and_takes_nothing() {
     let mut log = Log::new(4, BLOCKS);
     let now = Instant::now();
     for number in [1, 6] {
-        let record = Record { meta: meta(4096), block: 1, sequence: u64::from(number) };
+        let record = Record { meta: meta(4096), block: 1, sequence: u64::from(number), stored_bytes: 4096 };
         let found = Found::Extents { nonce: Nonce([1; 16]), records: vec![record], sealed: true };
         log.restore(number, Some(SegmentFile::fake()), found);
         log.restore_live(first_use(number, 1), 4096);
@@ -200,9 +209,9 @@ fn a_surplus_segment_is_read_and_emptied_and_takes_nothing() {
 fn the_footer_waits_for_writes_and_lists_every_good_one() {
     let mut log = Log::new(SEGMENTS, BLOCKS);
     keep_house(&mut log, Instant::now());
-    let Append::Placed(one) = log.append(&meta(4096), false) else { panic!() };
-    let Append::Placed(two) = log.append(&meta(4096), false) else { panic!() };
-    let Append::Placed(three) = log.append(&meta(4096), false) else { panic!() };
+    let Append::Placed(one) = log.append(&meta(4096), 4096, false) else { panic!() };
+    let Append::Placed(two) = log.append(&meta(4096), 4096, false) else { panic!() };
+    let Append::Placed(three) = log.append(&meta(4096), 4096, false) else { panic!() };
     log.fill_open();
     log.written(one.at, 4096, true);
     log.written(two.at, 4096, false);
@@ -245,13 +254,13 @@ fn rewritten(log: &mut Log, now: Instant) -> Vec<u32> {
 fn a_released_segment_is_not_written_before_what_was_written_until_then_is_synced() {
     let now = Instant::now();
     let (mut log, places) = full_log(now);
-    let Append::Placed(moved) = log.append(&meta(BIG), true) else { panic!() };
+    let Append::Placed(moved) = log.append(&meta(BIG), BIG, true) else { panic!() };
     log.written(moved.at, BIG, true);
     let old = places[0];
     let claimed = log.claim(|sealed| sealed.age as f64).unwrap();
     assert_eq!(claimed, u32::from(old.segment));
     log.release(claimed);
-    let Append::Full = log.append(&meta(BIG), false) else { panic!() };
+    let Append::Full = log.append(&meta(BIG), BIG, false) else { panic!() };
     assert_eq!((rewritten(&mut log, now), log.waiting_segments()), (vec![], 1));
     let round = log.begin_sync();
     log.sync_ended(&round);
@@ -263,7 +272,7 @@ fn a_sync_that_began_before_a_write_does_not_count_for_it() {
     let now = Instant::now();
     let (mut log, places) = full_log(now);
     let early = log.begin_sync();
-    let Append::Placed(moved) = log.append(&meta(BIG), true) else { panic!() };
+    let Append::Placed(moved) = log.append(&meta(BIG), BIG, true) else { panic!() };
     log.written(moved.at, BIG, true);
     log.forget(places[0], BIG);
     log.sync_ended(&early);
@@ -306,7 +315,7 @@ fn a_place_of_an_earlier_use_names_nothing() {
     log.forget(old, BIG);
     keep_house(&mut log, now);
     let mut again = || {
-        let Append::Placed(placed) = log.append(&meta(BIG), true) else { panic!() };
+        let Append::Placed(placed) = log.append(&meta(BIG), BIG, true) else { panic!() };
         log.written(placed.at, BIG, true);
         keep_house(&mut log, now);
         placed.at

@@ -35,7 +35,7 @@ fn record(number: u64, block: u32, payload: &[u8]) -> Record {
         payload_bytes: payload.len() as u32,
         checksum: checksum(payload),
     };
-    Record { meta, block, sequence: number + 1 }
+    Record { stored_bytes: meta.payload_bytes, meta, block, sequence: number + 1 }
 }
 
 fn payload(number: u64, bytes: usize) -> Vec<u8> {
@@ -203,7 +203,7 @@ fn the_youngest_segment_goes_on_and_its_footer_is_gone() {
     image.seal(&records);
     let (_, report, mut log) = image.recover(&device, dir.path());
     assert_eq!((report.footers, report.scanned), (1, 0));
-    let placed = log.append(&records[0].meta, false);
+    let placed = log.append(&records[0].meta, records[0].stored_bytes, false);
     let super::super::log::Append::Placed(placed) = placed else { panic!("{placed:?}") };
     assert_eq!((placed.at, placed.record.sequence), (log.segment(0).at(0, 15), 3));
     let mut trailer = [0; BLOCK];

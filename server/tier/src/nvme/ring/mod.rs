@@ -12,6 +12,7 @@ mod worker;
 
 use super::core::Core;
 use super::finish::FinishQueue;
+use super::fixed::Fixed;
 use super::operation::Operation;
 use super::ring_error::RingError;
 use inbox::{Inbox, Message};
@@ -35,7 +36,7 @@ impl Ring {
         core: &Arc<Core>,
         finish: &Arc<FinishQueue>,
         inflight_bytes: u64,
-        fixed: Vec<Arc<Region>>,
+        fixed: Fixed,
     ) -> Result<(Ring, Vec<String>), RingError> {
         let inbox = Arc::new(Inbox::new()?);
         let (tell, told) = sync_channel(1);

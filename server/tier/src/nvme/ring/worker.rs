@@ -3,6 +3,7 @@
 
 use super::super::core::{Core, PoisonOnPanic};
 use super::super::finish::{FinishQueue, Finished};
+use super::super::fixed::Fixed;
 use super::super::format::encode_extent;
 use super::super::operation::{Failure, Operation, Work};
 use super::super::ring_error::RingError;
@@ -18,6 +19,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use turnkv_transfer::{HugePages, PageMut, Region, RegionOptions};
+
+/// Places in the table of registered buffers: the blocks for headers, the bounce buffers, then the slabs.
+const STAGING: usize = 0;
+const BOUNCES: usize = 1;
+const FIRST_SLAB: usize = 2;
 
 /// Names the completion of the wake-up poll.
 const WAKE: u64 = u64::MAX;
@@ -50,12 +56,13 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Makes the ring and registers everything. On the thread that will run it.
-    pub(super) fn new(parts: Parts, fixed: Vec<Arc<Region>>) -> Result<(Worker, Vec<String>), RingError> {
+    pub(super) fn new(parts: Parts, fixed: Fixed) -> Result<(Worker, Vec<String>), RingError> {
         let ring = build().map_err(RingError::Setup)?;
         let mut warnings = Vec::new();
         let (staging_region, staging) = staging()?;
-        let largest = fixed.iter().map(|region| region.len()).max().unwrap_or(BLOCK);
-        let buffers = Buffers::new(&ring, fixed.len() + 1, largest).unwrap_or_else(|error| {
+        let largest =
+            fixed.slabs.iter().chain(&fixed.bounces).map(|region| region.len()).max().unwrap_or(BLOCK);
+        let buffers = Buffers::new(&ring, FIRST_SLAB + fixed.slabs.len(), largest).unwrap_or_else(|error| {
             warnings.push(format!(
                 "this kernel cannot register buffers ({error}): reads and writes cost more CPU"
             ));
@@ -83,13 +90,14 @@ impl Worker {
         Ok((worker, warnings))
     }
 
-    /// The staging blocks are entry 0 of the table, slabs follow. Stops at the first refusal: the rest would
-    /// be refused too.
-    fn register_all(&mut self, staging: Arc<Region>, fixed: Vec<Arc<Region>>, warnings: &mut Vec<String>) {
-        let count = fixed.len();
-        for (index, region) in [staging].into_iter().chain(fixed).enumerate() {
+    /// Stops at the first refusal: the rest would be refused too.
+    fn register_all(&mut self, staging: Arc<Region>, fixed: Fixed, warnings: &mut Vec<String>) {
+        let count = fixed.slabs.len();
+        let bounces = fixed.bounces.map(|region| (BOUNCES, region));
+        let slabs = fixed.slabs.into_iter().enumerate().map(|(index, region)| (FIRST_SLAB + index, region));
+        for (index, region) in [(STAGING, staging)].into_iter().chain(bounces).chain(slabs) {
             if let Err(error) = self.buffers.set(&self.ring, index, region) {
-                let left = count - index.saturating_sub(1);
+                let left = count - index.saturating_sub(FIRST_SLAB);
                 warnings.push(format!(
                     "{left} of {count} slabs cannot be registered with the ring ({error}): raise the locked-memory limit \
                      (LimitMEMLOCK=, ulimit -l); until then reads and writes cost more CPU"
@@ -135,7 +143,8 @@ impl Worker {
             match message {
                 Message::Start(operation) => self.schedule.push(operation),
                 Message::Register(index, region) => {
-                    if let Err(error) = self.buffers.set(&self.ring, index.saturating_add(1), region) {
+                    if let Err(error) = self.buffers.set(&self.ring, index.saturating_add(FIRST_SLAB), region)
+                    {
                         tracing::warn!(index, %error, "a renewed slab cannot be registered with the ring");
                     }
                     self.publish();

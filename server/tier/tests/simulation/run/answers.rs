@@ -157,10 +157,10 @@ impl Run {
             return Err(format!("{taken} bytes are taken, {room} are configured"));
         }
         let alive = (usage.live_bytes, usage.live_extents);
-        if alive != self.model.usage() {
+        if !self.model.agrees(alive) {
             return Err(format!(
-                "alive are {alive:?} says the tier, {:?} says the model",
-                self.model.usage()
+                "alive are {alive:?} says the tier, {} pages says the model",
+                self.model.live.len()
             ));
         }
         if let Some(why) = tier.poisoned() {

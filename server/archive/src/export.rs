@@ -1,0 +1,118 @@
+//! Export: a snapshot as a directory that ordinary tools can check. Owns: its form. Must not know: who reads it.
+//!
+//! `blobs/<sha256>.zst`, one file a blob: one frame of zstd whose content has the SHA-256 that is its name. `manifest.json`, written
+//! last: a directory without it is not an export. Its `turnkv.packs` is empty.
+
+use crate::archive::Archive;
+use crate::error::Error;
+use crate::id::{Digest, ObjectId};
+use crate::limits::{EXPORT_BLOBS_AT_ONCE, ZSTD_LEVEL_MAX, ZSTD_LEVEL_MIN};
+use crate::manifest::Manifest;
+use crate::read::Places;
+use futures_util::StreamExt;
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The folder of blobs in an export.
+pub(crate) const BLOBS: &str = "blobs";
+/// The manifest's name in an export.
+pub(crate) const MANIFEST: &str = "manifest.json";
+
+/// What an export has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportCounts {
+    /// Blobs.
+    pub blobs: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+}
+
+impl Archive {
+    /// Writes a snapshot into a directory that is not there yet, or is empty, at a level of zstd of 1 to 22.
+    pub async fn export(&self, id: ObjectId, directory: &Path, level: i32) -> Result<ExportCounts, Error> {
+        if !(ZSTD_LEVEL_MIN..=ZSTD_LEVEL_MAX).contains(&level) {
+            return Err(Error::invalid("level", format!("must be {ZSTD_LEVEL_MIN} to {ZSTD_LEVEL_MAX}")));
+        }
+        let manifest = self.manifest(id).await?;
+        let place = directory.to_owned();
+        self.workers.run(move |_| make_directory(&place)).await??;
+        let places = Places::of(self, &manifest).await?;
+        let digests: BTreeSet<Digest> = manifest.digests().collect();
+        let writes = digests.into_iter().map(|digest| {
+            let (places, workers) = (places.clone(), self.workers.clone());
+            let file = blob_path(directory, &digest);
+            async move {
+                let bytes = match places.read(digest).await {
+                    Err(Error::NotFound { object }) => return Err(places.missing(object, "export")),
+                    read => read?,
+                };
+                let written = workers.run(move |coder| {
+                    let frame = coder.compress(level, &bytes);
+                    let frame = frame.ok_or_else(|| Error::Short("no memory for zstd".to_owned()))?;
+                    write_file(&file, &frame).map(|()| frame.len() as u64)
+                });
+                written.await?
+            }
+        });
+        let mut counts = ExportCounts::default();
+        let mut writes =
+            std::pin::pin!(futures_util::stream::iter(writes).buffer_unordered(EXPORT_BLOBS_AT_ONCE));
+        while let Some(written) = writes.next().await {
+            counts.blobs += 1;
+            counts.bytes += written?;
+        }
+        let text = Manifest { packs: Vec::new(), ..manifest }.to_json()?;
+        let place = directory.to_owned();
+        self.workers.run(move |_| finish(&place, &text)).await??;
+        Ok(counts)
+    }
+}
+
+/// Where a blob is in an export.
+pub(crate) fn blob_path(directory: &Path, digest: &Digest) -> PathBuf {
+    directory.join(BLOBS).join(format!("{digest}.zst"))
+}
+
+/// What went wrong with a file.
+pub(crate) fn file_fault(path: &Path, fault: &std::io::Error) -> Error {
+    let (object, text) = (path.display().to_string(), fault.to_string());
+    match fault.kind() {
+        std::io::ErrorKind::NotFound => Error::NotFound { object },
+        std::io::ErrorKind::AlreadyExists => Error::Exists { object },
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            Error::Full { object, fault: text }
+        }
+        std::io::ErrorKind::PermissionDenied => Error::CredentialsRefused { object, fault: text },
+        _ => Error::Unreachable { object, fault: text },
+    }
+}
+
+fn make_directory(directory: &Path) -> Result<(), Error> {
+    let wrong = |fault: std::io::Error| file_fault(directory, &fault);
+    std::fs::create_dir_all(directory).map_err(wrong)?;
+    if std::fs::read_dir(directory).map_err(wrong)?.next().is_some() {
+        return Err(Error::Exists { object: directory.display().to_string() });
+    }
+    std::fs::create_dir(directory.join(BLOBS)).map_err(wrong)
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|fault| file_fault(path, &fault))
+}
+
+/// The manifest appears whole, when everything before it is on the disk.
+fn finish(directory: &Path, text: &[u8]) -> Result<(), Error> {
+    let sync = |path: &Path| File::open(path).and_then(|opened| opened.sync_all());
+    let (part, whole) = (directory.join("manifest.json.part"), directory.join(MANIFEST));
+    sync(&directory.join(BLOBS)).map_err(|fault| file_fault(directory, &fault))?;
+    write_file(&part, text)?;
+    let renamed = std::fs::rename(&part, &whole).and_then(|()| sync(directory));
+    renamed.map_err(|fault| file_fault(&whole, &fault))
+}

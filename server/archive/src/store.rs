@@ -1,0 +1,17 @@
+//! The objects of one tenant in a store. Must not know: what objects mean.
+//!
+//! - `key`: what objects are called
+//! - `place`: a directory or S3, opened
+//! - `request`: one request: bounded in number and time, made again after faults that may pass, its errors told apart
+//! - `litter`: what killed processes left of files that were being written
+
+mod key;
+mod litter;
+mod place;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use key::{Key, Kind};
+pub use place::{Place, StoreSettings};
+pub(crate) use request::{Listed, Store};

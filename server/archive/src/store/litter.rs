@@ -1,0 +1,38 @@
+//! What killed processes left in a directory of files that were being written: their names end with `#` and a number, and no listing
+//! shows them. Owns: removing them. Must not know: objects.
+
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+/// Removes such files in a directory's folders if they were last written before a time; how many. What cannot be looked at or
+/// removed stays for the next time.
+pub(super) fn sweep(place: &Path, before_unix_ms: i64) -> u64 {
+    let Ok(folders) = std::fs::read_dir(place) else { return 0 };
+    let folders = folders.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut places: Vec<_> = folders.map(|entry| entry.path()).collect();
+    places.push(place.to_owned());
+    places.iter().map(|folder| sweep_folder(folder, before_unix_ms)).sum()
+}
+
+fn sweep_folder(folder: &Path, before_unix_ms: i64) -> u64 {
+    let Ok(files) = std::fs::read_dir(folder) else { return 0 };
+    let mut swept = 0;
+    for file in files.flatten() {
+        let name = file.file_name();
+        let ending = name.to_str().and_then(|name| name.rsplit_once('#')).map(|(_, ending)| ending);
+        let is_litter =
+            ending.is_some_and(|ending| !ending.is_empty() && ending.bytes().all(|b| b.is_ascii_digit()));
+        let written = file.metadata().and_then(|about| about.modified()).ok();
+        let age = written.and_then(|written| written.duration_since(UNIX_EPOCH).ok());
+        let is_old = age.is_some_and(|since| (since.as_millis() as i64) < before_unix_ms);
+        if is_litter && is_old {
+            match std::fs::remove_file(file.path()) {
+                Ok(()) => swept += 1,
+                Err(fault) => {
+                    tracing::warn!(file = %file.path().display(), %fault, "an unfinished file stays")
+                }
+            }
+        }
+    }
+    swept
+}

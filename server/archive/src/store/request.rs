@@ -1,0 +1,380 @@
+//! One request to a store: bounded in number and time, made again after faults that may pass, its errors told apart by what to do
+//! about them. Owns: [`Store`]. Must not know: what objects mean.
+
+use crate::error::Error;
+use crate::id::ObjectId;
+use crate::limits::{LIST_OBJECTS_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use crate::store::key::{Key, Kind};
+use crate::store::litter;
+use crate::store::place::{Opened, Place, StoreSettings};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use object_store::path::Path;
+use object_store::{
+    Error as StoreError, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    PutPayload,
+};
+use std::error::Error as StdError;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// The objects of one tenant.
+pub(crate) struct Store {
+    inner: Arc<dyn ObjectStore>,
+    prefix: Path,
+    creates_only: bool,
+    directory: Option<PathBuf>,
+    permits: Semaphore,
+    settings: StoreSettings,
+}
+
+/// An object as the store tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) id: ObjectId,
+    pub(crate) bytes: u64,
+    /// When it was written, in milliseconds since 1970 by the store's clock.
+    pub(crate) stored_unix_ms: i64,
+}
+
+/// What one try came to.
+enum Tried {
+    /// Not worth another.
+    Ended(Error),
+    /// May go better.
+    Passing(Error),
+    /// Something has that name.
+    Exists,
+}
+
+impl Store {
+    /// Opens a place for the objects below a prefix.
+    pub(crate) fn open(place: &Place, settings: StoreSettings, below: &str) -> Result<Store, Error> {
+        settings.check()?;
+        let Opened { store, prefix, creates_only, directory } = place.open(&settings)?;
+        let prefix = Path::parse(&prefix).map_err(|fault| Error::invalid("prefix", fault.to_string()))?;
+        let prefix = below.split('/').fold(prefix, |path, part| path.join(part));
+        let permits = Semaphore::new(settings.requests_max);
+        Ok(Store { inner: store, prefix, creates_only, directory, permits, settings })
+    }
+
+    /// As a service that does not know how to refuse.
+    #[cfg(test)]
+    pub(crate) fn set_creates_only(&mut self, creates_only: bool) {
+        self.creates_only = creates_only;
+    }
+
+    /// Writes an object that must not be there. One that is there and is the same counts as written: an earlier try reached the store.
+    pub(crate) async fn put_new(&self, key: Key, pieces: &[Bytes]) -> Result<(), Error> {
+        let path = key.path(&self.prefix);
+        let payload: PutPayload = pieces.iter().cloned().collect();
+        let mut tries = Tries::new(self.settings.retries_max);
+        loop {
+            let fault = match self.try_put_new(key, &path, payload.clone()).await {
+                Ok(()) => return Ok(()),
+                Err(Tried::Ended(fault)) => return Err(fault),
+                Err(Tried::Passing(fault)) => fault,
+                Err(Tried::Exists) => match self.get(key, payload.content_length() as u64).await {
+                    Ok(found) if is_made_of(&found, pieces) => return Ok(()),
+                    // Two who create at once are refused both (409), or the store is not sure: it is asked again.
+                    Err(Error::NotFound { object }) => {
+                        let fault = "it exists and it does not".to_owned();
+                        Error::Unreachable { object, fault }
+                    }
+                    Ok(_) | Err(Error::TooLarge { .. }) => {
+                        return Err(Error::Exists { object: key.to_string() });
+                    }
+                    Err(fault) => return Err(fault),
+                },
+            };
+            tries.pause(fault).await?;
+        }
+    }
+
+    async fn try_put_new(&self, key: Key, path: &Path, payload: PutPayload) -> Result<(), Tried> {
+        if !self.creates_only {
+            match self.once(key, self.inner.head(path)).await {
+                Ok(_) => return Err(Tried::Exists),
+                Err(Tried::Ended(Error::NotFound { .. })) => {}
+                Err(fault) => return Err(fault),
+            }
+            return self.once(key, self.inner.put(path, payload)).await.map(drop);
+        }
+        self.once(key, self.inner.put_opts(path, payload, PutMode::Create.into())).await.map(drop)
+    }
+
+    /// Writes an object, or writes it again.
+    pub(crate) async fn put(&self, key: Key, bytes: Bytes) -> Result<(), Error> {
+        let path = key.path(&self.prefix);
+        self.ask(key, || self.inner.put(&path, PutPayload::from(bytes.clone()))).await.map(drop)
+    }
+
+    /// All of an object that has at most so many bytes.
+    pub(crate) async fn get(&self, key: Key, bytes_max: u64) -> Result<Bytes, Error> {
+        let path = key.path(&self.prefix);
+        let mut tries = Tries::new(self.settings.retries_max);
+        loop {
+            let read = async {
+                let found = self.inner.get_opts(&path, GetOptions::default()).await?;
+                if found.meta.size > bytes_max {
+                    Ok(Err(found.meta.size))
+                } else {
+                    found.bytes().await.map(Ok)
+                }
+            };
+            match self.once(key, read).await {
+                Ok(Ok(bytes)) => return Ok(bytes),
+                Ok(Err(got)) => {
+                    return Err(Error::TooLarge { what: format!("bytes of {key}"), got, max: bytes_max });
+                }
+                Err(fault) => tries.pause(fault.passing(key)?).await?,
+            }
+        }
+    }
+
+    /// Exactly these bytes of an object.
+    pub(crate) async fn get_range(&self, key: Key, range: Range<u64>) -> Result<Bytes, Error> {
+        let path = key.path(&self.prefix);
+        let wanted = range.end - range.start;
+        let options =
+            || GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+        let read =
+            self.ask(key, || async { self.inner.get_opts(&path, options()).await?.bytes().await }).await;
+        match read {
+            Ok(bytes) if bytes.len() as u64 == wanted => Ok(bytes),
+            Err(fault) if !matches!(fault, Error::Unreachable { .. }) => Err(fault),
+            // Stores refuse what begins behind the end in ways of their own.
+            short => match self.head(key).await {
+                Ok(found) if found.bytes < range.end => {
+                    let fault = format!("it ends at byte {}, and a blob of it at {}", found.bytes, range.end);
+                    Err(Error::damaged(key.to_string(), fault))
+                }
+                Ok(_) => Err(short.err().unwrap_or_else(|| Error::Unreachable {
+                    object: key.to_string(),
+                    fault: "the store gave fewer bytes than were asked for".to_owned(),
+                })),
+                Err(fault) => Err(fault),
+            },
+        }
+    }
+
+    /// The last bytes of an object, up to so many, and how many it has.
+    pub(crate) async fn get_tail(&self, key: Key, bytes: u64) -> Result<(Bytes, u64), Error> {
+        let path = key.path(&self.prefix);
+        let options = || GetOptions { range: Some(GetRange::Suffix(bytes)), ..GetOptions::default() };
+        let read = || async {
+            let found: GetResult = self.inner.get_opts(&path, options()).await?;
+            let size = found.meta.size;
+            Ok((found.bytes().await?, size))
+        };
+        self.ask(key, read).await
+    }
+
+    /// What the store tells of an object.
+    pub(crate) async fn head(&self, key: Key) -> Result<Listed, Error> {
+        let path = key.path(&self.prefix);
+        let meta = self.ask(key, || self.inner.head(&path)).await?;
+        let id = match key {
+            Key::Of(_, id) => id,
+            Key::Settled => ObjectId([0; 16]),
+        };
+        Ok(listed(id, &meta))
+    }
+
+    /// All objects of a kind, in the order of their ids. What has another name than ours is not among them.
+    pub(crate) async fn list(&self, kind: Kind) -> Result<Vec<Listed>, Error> {
+        let folder = self.prefix.clone().join(kind.form().0);
+        let mut tries = Tries::new(self.settings.retries_max);
+        loop {
+            match self.try_list(kind, &folder).await {
+                Ok(mut found) => {
+                    found.sort_unstable_by_key(|one| one.id);
+                    found.dedup_by_key(|one| one.id);
+                    return Ok(found);
+                }
+                Err(Tried::Ended(fault)) => return Err(fault),
+                Err(Tried::Passing(fault)) => tries.pause(fault).await?,
+                Err(Tried::Exists) => return Err(Error::Exists { object: folder.to_string() }),
+            }
+        }
+    }
+
+    async fn try_list(&self, kind: Kind, folder: &Path) -> Result<Vec<Listed>, Tried> {
+        let permit = self.permit().await.map_err(Tried::Ended)?;
+        let mut stream = self.inner.list(Some(folder));
+        let mut found = Vec::new();
+        loop {
+            let next = timeout(self.settings.request_timeout, stream.next()).await;
+            let object = || format!("the list of {}", kind.form().0);
+            let Some(meta) =
+                next.map_err(|_| Tried::Passing(too_slow(&object(), self.settings.request_timeout)))?
+            else {
+                break;
+            };
+            let meta = meta.map_err(|fault| sorted(&object(), &fault))?;
+            let Some(id) = meta.location.filename().and_then(|file| kind.id_of(file)) else {
+                tracing::debug!(object = %meta.location, "left alone: it has no name of ours");
+                continue;
+            };
+            found.push(listed(id, &meta));
+            Error::bound("objects of one kind", found.len() as u64, LIST_OBJECTS_MAX as u64)
+                .map_err(Tried::Ended)?;
+        }
+        drop(permit);
+        Ok(found)
+    }
+
+    /// Removes an object. One that is not there counts as removed.
+    pub(crate) async fn delete(&self, key: Key) -> Result<(), Error> {
+        let path = key.path(&self.prefix);
+        match self.ask(key, || self.inner.delete(&path)).await {
+            Err(Error::NotFound { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes what killed processes left of files that they were writing, if it was last written before a time; how many files.
+    pub(crate) async fn sweep_litter(&self, before_unix_ms: i64) -> Result<u64, Error> {
+        let Some(directory) = self.directory.clone() else { return Ok(0) };
+        let place = self.prefix.parts().fold(directory, |path, part| path.join(part.as_ref()));
+        let swept = tokio::task::spawn_blocking(move || litter::sweep(&place, before_unix_ms)).await;
+        swept.map_err(|fault| Error::Short(format!("a sweep ended early: {fault}")))
+    }
+
+    async fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Error> {
+        self.permits.acquire().await.map_err(|_| Error::Short("the store was closed".to_owned()))
+    }
+
+    /// One try.
+    async fn once<T>(
+        &self,
+        key: Key,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Tried> {
+        let permit = self.permit().await.map_err(Tried::Ended)?;
+        let done = timeout(self.settings.request_timeout, request).await;
+        drop(permit);
+        match done {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(fault)) => Err(sorted(&key.to_string(), &fault)),
+            Err(_) => Err(Tried::Passing(too_slow(&key.to_string(), self.settings.request_timeout))),
+        }
+    }
+
+    /// As many tries as are worth it.
+    async fn ask<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        key: Key,
+        request: impl Fn() -> F,
+    ) -> Result<T, Error> {
+        let mut tries = Tries::new(self.settings.retries_max);
+        loop {
+            match self.once(key, request()).await {
+                Ok(done) => return Ok(done),
+                Err(fault) => tries.pause(fault.passing(key)?).await?,
+            }
+        }
+    }
+}
+
+impl Tried {
+    /// The fault if it may pass; an error if not.
+    fn passing(self, key: Key) -> Result<Error, Error> {
+        match self {
+            Tried::Passing(fault) => Ok(fault),
+            Tried::Ended(fault) => Err(fault),
+            Tried::Exists => Err(Error::Exists { object: key.to_string() }),
+        }
+    }
+}
+
+/// How often a request was tried.
+struct Tries {
+    left: u32,
+    pause: std::time::Duration,
+}
+
+impl Tries {
+    fn new(retries_max: u32) -> Tries {
+        Tries { left: retries_max, pause: RETRY_PAUSE_MIN }
+    }
+
+    /// Waits until it is time for the next try; the fault if there is none.
+    async fn pause(&mut self, fault: Error) -> Result<(), Error> {
+        self.left = self.left.checked_sub(1).ok_or(fault)?;
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(RETRY_PAUSE_MAX);
+        Ok(())
+    }
+}
+
+fn listed(id: ObjectId, meta: &ObjectMeta) -> Listed {
+    Listed { id, bytes: meta.size, stored_unix_ms: meta.last_modified.timestamp_millis() }
+}
+
+fn too_slow(object: &str, after: std::time::Duration) -> Error {
+    Error::Unreachable { object: object.to_owned(), fault: format!("no answer within {after:?}") }
+}
+
+fn is_made_of(mut whole: &[u8], pieces: &[Bytes]) -> bool {
+    pieces.iter().all(|piece| match whole.strip_prefix(&piece[..]) {
+        Some(rest) => {
+            whole = rest;
+            true
+        }
+        None => false,
+    }) && whole.is_empty()
+}
+
+/// What to do about a store's error.
+fn sorted(object: &str, fault: &StoreError) -> Tried {
+    let (object, text) = (object.to_owned(), told(fault));
+    match fault {
+        StoreError::NotFound { .. } => Tried::Ended(Error::NotFound { object }),
+        StoreError::AlreadyExists { .. }
+        | StoreError::Precondition { .. }
+        | StoreError::NotModified { .. } => Tried::Exists,
+        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+            Tried::Ended(Error::CredentialsRefused { object, fault: text })
+        }
+        StoreError::InvalidPath { .. }
+        | StoreError::NotSupported { .. }
+        | StoreError::NotImplemented { .. }
+        | StoreError::UnknownConfigurationKey { .. } => Tried::Ended(Error::invalid(object, text)),
+        _ => match io_kind(fault) {
+            Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge) => {
+                Tried::Ended(Error::Full { object, fault: text })
+            }
+            Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+                Tried::Ended(Error::CredentialsRefused { object, fault: text })
+            }
+            Some(ErrorKind::NotFound) => Tried::Ended(Error::NotFound { object }),
+            // Services say it with status 507, or by these names.
+            _ if ["507", "StorageFull", "QuotaExceeded"].iter().any(|word| text.contains(word)) => {
+                Tried::Ended(Error::Full { object, fault: text })
+            }
+            _ => Tried::Passing(Error::Unreachable { object, fault: text }),
+        },
+    }
+}
+
+/// The error and what it came from, in one line that is not too long.
+fn told(fault: &StoreError) -> String {
+    const CHARACTERS_MAX: usize = 300;
+    fault.to_string().replace('\n', " ").chars().take(CHARACTERS_MAX).collect()
+}
+
+fn io_kind(fault: &StoreError) -> Option<ErrorKind> {
+    let mut next: Option<&(dyn StdError + 'static)> = Some(fault);
+    while let Some(one) = next {
+        if let Some(io) = one.downcast_ref::<std::io::Error>() {
+            return Some(io.kind());
+        }
+        next = one.source();
+    }
+    None
+}

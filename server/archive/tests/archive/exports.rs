@@ -1,0 +1,123 @@
+//! Exports: what ordinary tools say of them, and that they come back as they were.
+
+use crate::shaky::Shaky;
+use crate::support::*;
+use std::path::Path;
+use std::process::Command;
+use turnkv_archive::{Error, Split};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_comes_back_in_another_archive() {
+    let (from, to) = (Shaky::new(), Shaky::new());
+    let (from, to) = (open(&from).await.unwrap(), open(&to).await.unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let headers =
+        [plain_header(), header(3, 1000, Split::Whole), header(2, 4096, Split::by_layers(2, 4096).unwrap())];
+    for (number, header) in headers.iter().enumerate() {
+        let pages = chain(header, number as u64, 9);
+        let manifest = capture(&from, header, &pages).await.unwrap();
+        let directory = dir.path().join(number.to_string());
+        let counts = from.export(manifest.id, &directory, 19).await.unwrap();
+        assert_eq!(counts.blobs, manifest.digests().count() as u64);
+        let (imported, _) = to.import(&directory).await.unwrap();
+        assert_restores(&to, imported.id, &pages).await;
+        assert!(imported.id != manifest.id && imported.header == manifest.header);
+        assert!(imported.sequences == manifest.sequences && imported.pages == manifest.pages);
+        // Once more: nothing is written but a manifest.
+        let (_, again) = to.import(&directory).await.unwrap();
+        assert_eq!(again.blobs_new, 0);
+        let refused = from.export(manifest.id, &directory, 19).await;
+        assert!(matches!(refused, Err(Error::Exists { .. })), "{refused:?}");
+    }
+    let nothing = to.import(&dir.path().join("none")).await;
+    assert!(matches!(nothing, Err(Error::NotFound { .. })), "{nothing:?}");
+    let level = from.export(turnkv_archive::ObjectId::new(), &dir.path().join("level"), 23).await;
+    assert!(matches!(level, Err(Error::Invalid { .. })), "{level:?}");
+}
+
+#[tokio::test]
+async fn an_export_that_lacks_a_blob_is_refused_by_its_name() {
+    let (from, to) = (Shaky::new(), Shaky::new());
+    let (from, target) = (open(&from).await.unwrap(), open(&to).await.unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = capture(&from, &plain_header(), &chain(&plain_header(), 1, 5)).await.unwrap();
+    from.export(manifest.id, dir.path(), 1).await.unwrap();
+    let digest = manifest.digests().nth(6).unwrap();
+    std::fs::remove_file(dir.path().join(format!("blobs/{digest}.zst"))).unwrap();
+    let refused = target.import(dir.path()).await;
+    assert!(
+        matches!(&refused, Err(Error::NotFound { object }) if object.contains(&digest.to_string())),
+        "{refused:?}"
+    );
+    assert!(target.list().await.unwrap().is_empty());
+}
+
+/// A pipe would be waited for, and a link may lead anywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pipes_and_links_in_an_export_are_refused_at_once() {
+    let (from, to) = (Shaky::new(), Shaky::new());
+    let (from, to) = (open(&from).await.unwrap(), open(&to).await.unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let directory = dir.path().join("export");
+    let manifest = capture(&from, &plain_header(), &chain(&plain_header(), 1, 5)).await.unwrap();
+    from.export(manifest.id, &directory, 1).await.unwrap();
+    let digest = manifest.digests().nth(3).unwrap();
+    for name in ["manifest.json".to_owned(), format!("blobs/{digest}.zst")] {
+        let (file, aside) = (directory.join(&name), dir.path().join("aside"));
+        std::fs::rename(&file, &aside).unwrap();
+        for put in ["pipe", "link"] {
+            if put == "pipe" {
+                assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+            } else {
+                std::os::unix::fs::symlink(&aside, &file).unwrap();
+            }
+            let refused =
+                tokio::time::timeout(std::time::Duration::from_secs(30), to.import(&directory)).await;
+            let refused = refused.unwrap_or_else(|_| panic!("{put} as {name}: it waits"));
+            assert!(
+                matches!(&refused, Err(Error::Damaged { fault, .. }) if fault.contains("no plain file")),
+                "{put} as {name}: {refused:?}"
+            );
+            std::fs::remove_file(&file).unwrap();
+        }
+        std::fs::rename(&aside, &file).unwrap();
+    }
+    to.import(&directory).await.unwrap();
+}
+
+/// Whether a command is there.
+fn is_there(command: &str) -> bool {
+    Command::new(command).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+fn check(directory: &Path) -> (bool, String) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python/check_export.py");
+    let output = Command::new("python3").arg(script).arg(directory).output().unwrap();
+    let said = [&output.stdout[..], &output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[tokio::test]
+async fn ordinary_tools_can_check_an_export() {
+    if !is_there("zstd") || !is_there("python3") {
+        println!(
+            "LEFT OUT: the check of an export by ordinary tools; it needs the commands zstd and python3"
+        );
+        return;
+    }
+    let archive = open(&Shaky::new()).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for (number, header) in [plain_header(), header(2, 3000, Split::Whole)].iter().enumerate() {
+        let manifest = capture(&archive, header, &chain(header, 1, 6)).await.unwrap();
+        let directory = dir.path().join(number.to_string());
+        archive.export(manifest.id, &directory, 19).await.unwrap();
+        let (good, said) = check(&directory);
+        assert!(good && said.contains("12 blobs: all as they are named"), "{said}");
+        let blobs = directory.join("blobs");
+        let mut names: Vec<_> = std::fs::read_dir(&blobs).unwrap().map(|it| it.unwrap().path()).collect();
+        names.sort();
+        std::fs::copy(&names[0], &names[1]).unwrap();
+        let (good, said) = check(&directory);
+        assert!(!good && said.contains("is damaged"), "{said}");
+    }
+}

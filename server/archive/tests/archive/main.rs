@@ -1,0 +1,16 @@
+//! The archive from outside: what goes in comes out, and nothing else does, whatever happens to the store or the process.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+#![forbid(unsafe_code)]
+
+mod crashes;
+mod damage;
+mod exports;
+mod kills;
+mod manifests;
+mod round_trips;
+mod shaky;
+mod sharing;
+mod spawned;
+mod stores;
+mod support;
+mod upkeep;

@@ -1,0 +1,257 @@
+//! Exponents by a book. Owns: the layout of such a block, its two loops. Must not know: pages.
+//!
+//! A block of G groups of 64 values, each with R bytes beside its exponent, becomes:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 15 | the book: exponents in the order of their codes |
+//! | 15 | 1 | zero |
+//! | 16 | 32 G | codes: value i of a group in the low half of its byte i, value i + 32 in the high half; 15 = not in the book |
+//! | 16 + 32 G | 64 G R | the rest of the values, one plane for each of its R bytes |
+//! | 16 + 32 G + 64 G R | 1 each | exponents that are not in the book, in the order of the codes' bytes, low halves first |
+
+use crate::codec::Corrupt;
+use crate::kernel::{Loop, Path};
+use crate::lane::Lane;
+use std::marker::PhantomData;
+
+/// Values of a group.
+pub(crate) const GROUP: usize = 64;
+const HALF: usize = GROUP / 2;
+const BOOK: usize = 15;
+const BOOK_BYTES: usize = 16;
+const ESCAPE: u8 = 15;
+/// The book is made from every so many-th value. Prime to the sizes of heads, so that all their channels are looked at.
+const SAMPLE_EVERY: usize = 41;
+
+/// Bytes of an encoded block but for the exponents that are not in its book.
+fn fixed_bytes(groups: usize, rest: usize) -> usize {
+    BOOK_BYTES + groups * (HALF + GROUP * rest)
+}
+
+/// Encodes whole groups into `out`; how many bytes that took, or nothing if they do not fit.
+pub(crate) fn encode<const W: usize, const R: usize, L: Lane<W, R>>(
+    path: Path,
+    values: &[u8],
+    out: &mut [u8],
+) -> Option<usize> {
+    let groups = values.len() / (W * GROUP);
+    let book = book::<W, R, L>(values);
+    let (fixed, escapes) = out.split_at_mut_checked(fixed_bytes(groups, R))?;
+    let (head, planes) = fixed.split_at_mut(BOOK_BYTES + groups * HALF);
+    let (kept, codes) = head.split_at_mut(BOOK_BYTES);
+    kept[..BOOK].copy_from_slice(&book);
+    kept[BOOK] = 0;
+    let work = Encode::<W, R, L> { values, book, codes, planes, escapes, lane: PhantomData };
+    let escaped = path.run(work)?;
+    Some(fixed_bytes(groups, R) + escaped)
+}
+
+/// Decodes a block of whole groups, `values` long, from bytes that are exactly it.
+pub(crate) fn decode<const W: usize, const R: usize, L: Lane<W, R>>(
+    path: Path,
+    encoded: &[u8],
+    values: &mut [u8],
+) -> Result<(), Corrupt> {
+    let groups = values.len() / (W * GROUP);
+    let fixed = encoded.split_at_checked(fixed_bytes(groups, R)).ok_or(Corrupt("a block is too short"))?;
+    let (head, planes) = fixed.0.split_at(BOOK_BYTES + groups * HALF);
+    let (kept, codes) = head.split_at(BOOK_BYTES);
+    let mut book = [0; BOOK];
+    book.copy_from_slice(&kept[..BOOK]);
+    let work = Decode::<W, R, L> { codes, planes, book, escapes: fixed.1, values, lane: PhantomData };
+    let used = path.run(work).ok_or(Corrupt("a block lacks exponents"))?;
+    if used == fixed.1.len() { Ok(()) } else { Err(Corrupt("a block is longer than it says")) }
+}
+
+/// The most frequent exponents of a sample, the most frequent first: fifteen, of which some may not occur at all.
+fn book<const W: usize, const R: usize, L: Lane<W, R>>(values: &[u8]) -> [u8; BOOK] {
+    let mut counts = [0_u32; 256];
+    for value in values.chunks_exact(W).step_by(SAMPLE_EVERY) {
+        let mut bytes = [0; W];
+        bytes.copy_from_slice(value);
+        counts[usize::from(L::split(bytes).0)] += 1;
+    }
+    let mut exponents: [u8; 256] = std::array::from_fn(|exponent| exponent as u8);
+    let by_count = |exponent: &u8| std::cmp::Reverse((counts[usize::from(*exponent)], *exponent));
+    exponents.select_nth_unstable_by_key(BOOK, by_count);
+    let mut book = [0; BOOK];
+    book.copy_from_slice(&exponents[..BOOK]);
+    book.sort_unstable_by_key(by_count);
+    book
+}
+
+struct Encode<'a, const W: usize, const R: usize, L> {
+    values: &'a [u8],
+    book: [u8; BOOK],
+    codes: &'a mut [u8],
+    planes: &'a mut [u8],
+    escapes: &'a mut [u8],
+    lane: PhantomData<L>,
+}
+
+impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Encode<'_, W, R, L> {
+    /// How many exponents were not in the book, unless they do not fit.
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn run(self) -> Option<usize> {
+        let plane_bytes = self.planes.len() / R.max(1);
+        let mut escaped = 0;
+        let groups = self.values.chunks_exact(W * GROUP).zip(self.codes.chunks_exact_mut(HALF));
+        for (group, (values, codes)) in groups.enumerate() {
+            let mut exponents = [0; GROUP];
+            let mut rests = [[0; GROUP]; R];
+            // Loops over arrays of a known length are those that become vector instructions.
+            let values = group_of::<W>(values)?;
+            for i in 0..GROUP {
+                let (exponent, rest) = L::split(values[i]);
+                exponents[i] = exponent;
+                for plane in 0..R {
+                    rests[plane][i] = rest[plane];
+                }
+            }
+            for (plane, rest) in rests.iter().enumerate() {
+                self.planes[plane * plane_bytes + group * GROUP..][..GROUP].copy_from_slice(rest);
+            }
+            let coded = look_up(&exponents, &self.book);
+            let mut packed = [0; HALF];
+            for i in 0..HALF {
+                packed[i] = coded[i] | coded[i + HALF] << 4;
+            }
+            codes.copy_from_slice(&packed);
+            escaped = list_escapes(codes, &exponents, self.escapes, escaped)?;
+        }
+        Some(escaped)
+    }
+}
+
+/// The values of a group.
+#[inline(always)]
+fn group_of<const W: usize>(values: &[u8]) -> Option<&[[u8; W]; GROUP]> {
+    values.as_chunks::<W>().0.try_into().ok()
+}
+
+/// The code of each exponent.
+#[inline(always)]
+fn look_up(exponents: &[u8; GROUP], book: &[u8; BOOK]) -> [u8; GROUP] {
+    let mut codes = [ESCAPE; GROUP];
+    for (code, known) in book.iter().enumerate() {
+        for i in 0..GROUP {
+            // At most one place of the book is each exponent's: the bits in which its code is not 15 turn.
+            codes[i] ^= (ESCAPE ^ code as u8) & u8::from(exponents[i] == *known).wrapping_neg();
+        }
+    }
+    codes
+}
+
+/// Appends the exponents of a group whose code is [`ESCAPE`].
+#[inline(always)]
+fn list_escapes(
+    codes: &[u8],
+    exponents: &[u8; GROUP],
+    escapes: &mut [u8],
+    mut listed: usize,
+) -> Option<usize> {
+    for (word, eight) in codes.chunks_exact(8).enumerate() {
+        let mut marks = Marks::of(eight);
+        while let Some((byte, half)) = marks.next() {
+            *escapes.get_mut(listed)? = exponents[word * 8 + byte + half * HALF];
+            listed += 1;
+        }
+    }
+    Some(listed)
+}
+
+struct Decode<'a, const W: usize, const R: usize, L> {
+    codes: &'a [u8],
+    planes: &'a [u8],
+    book: [u8; BOOK],
+    escapes: &'a [u8],
+    values: &'a mut [u8],
+    lane: PhantomData<L>,
+}
+
+impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Decode<'_, W, R, L> {
+    /// How many exponents were taken from those that are not in the book, unless there are too few.
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn run(self) -> Option<usize> {
+        let plane_bytes = self.planes.len() / R.max(1);
+        let mut used = 0;
+        let groups = self.codes.chunks_exact(HALF).zip(self.values.chunks_exact_mut(W * GROUP));
+        for (group, (codes, values)) in groups.enumerate() {
+            let mut exponents = name(codes, &self.book);
+            for (word, eight) in codes.chunks_exact(8).enumerate() {
+                let mut marks = Marks::of(eight);
+                while let Some((byte, half)) = marks.next() {
+                    exponents[word * 8 + byte + half * HALF] = *self.escapes.get(used)?;
+                    used += 1;
+                }
+            }
+            let mut rests = [[0; GROUP]; R];
+            for (plane, rest) in rests.iter_mut().enumerate() {
+                rest.copy_from_slice(&self.planes[plane * plane_bytes + group * GROUP..][..GROUP]);
+            }
+            let mut joined = [[0; W]; GROUP];
+            for i in 0..GROUP {
+                let mut rest = [0; R];
+                for plane in 0..R {
+                    rest[plane] = rests[plane][i];
+                }
+                joined[i] = L::join(exponents[i], rest);
+            }
+            values.copy_from_slice(joined.as_flattened());
+        }
+        Some(used)
+    }
+}
+
+/// The exponent of each code; of [`ESCAPE`] any.
+#[inline(always)]
+fn name(codes: &[u8], book: &[u8; BOOK]) -> [u8; GROUP] {
+    let (mut packed, mut wide) = ([0; HALF], [0; GROUP]);
+    packed.copy_from_slice(codes);
+    let codes = packed;
+    for i in 0..HALF {
+        wide[i] = codes[i] & 15;
+        wide[i + HALF] = codes[i] >> 4;
+    }
+    let mut exponents = [0; GROUP];
+    for (code, known) in book.iter().enumerate() {
+        for i in 0..GROUP {
+            // Exactly one code is each byte's: all bits of its exponent, none of the others'.
+            exponents[i] |= known & u8::from(wide[i] == code as u8).wrapping_neg();
+        }
+    }
+    exponents
+}
+
+/// Which halves of eight bytes of codes are [`ESCAPE`]: byte by byte, low halves first.
+struct Marks(u64);
+
+impl Marks {
+    #[inline(always)]
+    fn of(eight: &[u8]) -> Marks {
+        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        const ONE: u64 = 0x0101_0101_0101_0101;
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(eight);
+        let word = u64::from_le_bytes(bytes);
+        // 15 + 1 carries into the next four bits, which are empty.
+        let low = ((word & LOW) + ONE) >> 4 & ONE;
+        let high = ((word >> 4 & LOW) + ONE) >> 4 & ONE;
+        Marks(low | high << 1)
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(usize, usize)> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some((bit / 8, bit % 8))
+    }
+}
