@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -40,7 +41,14 @@ def server_binary() -> pathlib.Path:
 class Server:
     """One `turnkv serve` process of a test."""
 
-    def __init__(self, folder: pathlib.Path, dram: str = "64MiB", nvme: str | None = "512MiB", slab: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        dram: str = "64MiB",
+        nvme: str | None = "512MiB",
+        slab: str | None = None,
+        archive: pathlib.Path | None = None,
+    ) -> None:
         self.folder, self.process = folder, None
         self.prefix: list[str] = []
         """What runs the server's command, for one that is to run elsewhere."""
@@ -51,6 +59,9 @@ class Server:
         if nvme:
             (folder / "nvme").mkdir(exist_ok=True)
             text += f'[nvme]\npath = "{folder}/nvme"\nbytes = "{nvme}"\n'
+        if archive:
+            archive.mkdir(exist_ok=True)
+            text += f'[archive]\nplace = "{archive}"\n'
         self.config.write_text(text)
         self.address = f"unix:{folder}/turnkv.sock"
 
@@ -72,6 +83,25 @@ class Server:
     def pool(self, **settings: object) -> turnkv.Pool:
         """A new door to it."""
         return turnkv.Pool(self.address, **settings)
+
+    def snapshot(self, *arguments: str) -> dict:
+        """What `turnkv snapshot` answers."""
+        command = [str(server_binary()), "snapshot", *arguments, "--address", self.address, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return json.loads(done.stdout)
+
+    def namespaces(self) -> list[str]:
+        """The ids of those that are open."""
+        done = subprocess.run(
+            [str(server_binary()), "size", "--address", self.address, "--json"], capture_output=True, text=True, check=True
+        )
+        return [one["namespace"] for one in json.loads(done.stdout)]
+
+    def destroy(self) -> None:
+        """kill -9, and its disk is gone."""
+        self.kill()
+        shutil.rmtree(self.folder / "nvme", ignore_errors=True)
 
     def kill(self) -> None:
         """kill -9."""

@@ -67,6 +67,20 @@ def write_qwen3(folder: pathlib.Path, seed: int, layers: int = LAYERS, hidden: i
     return folder
 
 
+def write_model(model: torch.nn.Module, folder: pathlib.Path) -> pathlib.Path:
+    """A model of transformers, its matrices drawn anew."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                scale = 4.0 if "v_proj" in name or "o_proj" in name else 2.0
+                weight.copy_(torch.randn(weight.shape, generator=generator) * scale / weight.shape[1] ** 0.5)
+        embedding = model.get_input_embeddings().weight
+        embedding.copy_(torch.randn(embedding.shape, generator=generator))
+    model.save_pretrained(folder)
+    return folder
+
+
 def prompt(tokens: int, seed: int) -> list[int]:
     """Random tokens, never a special one."""
     return torch.randint(2, VOCABULARY, (tokens,), generator=torch.Generator().manual_seed(seed)).tolist()

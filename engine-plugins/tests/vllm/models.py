@@ -39,21 +39,21 @@ WINDOW = 128
 def write_plain(folder: pathlib.Path, seed: int = 0) -> pathlib.Path:
     """Qwen3 with 4 layers of full attention."""
     torch.manual_seed(seed)
-    return _write(Qwen3ForCausalLM(Qwen3Config(**COMMON, num_hidden_layers=4, num_attention_heads=8)), folder)
+    return write(Qwen3ForCausalLM(Qwen3Config(**COMMON, num_hidden_layers=4, num_attention_heads=8)), folder)
 
 
 def write_grouped(folder: pathlib.Path) -> pathlib.Path:
     """The same with 4 KV heads, which four ranks can share out."""
     torch.manual_seed(0)
     sizes = COMMON | {"num_key_value_heads": 4}
-    return _write(Qwen3ForCausalLM(Qwen3Config(**sizes, num_hidden_layers=4, num_attention_heads=8)), folder)
+    return write(Qwen3ForCausalLM(Qwen3Config(**sizes, num_hidden_layers=4, num_attention_heads=8)), folder)
 
 
 def write_wide(folder: pathlib.Path) -> pathlib.Path:
     """Qwen3 with about 40 million parameters: slow enough to prefill that a reload shows."""
     torch.manual_seed(0)
     sizes = COMMON | {"hidden_size": 512, "intermediate_size": 1536, "num_key_value_heads": 4}
-    return _write(Qwen3ForCausalLM(Qwen3Config(**sizes, num_hidden_layers=10, num_attention_heads=8)), folder)
+    return write(Qwen3ForCausalLM(Qwen3Config(**sizes, num_hidden_layers=10, num_attention_heads=8)), folder)
 
 
 def write_hybrid(folder: pathlib.Path) -> pathlib.Path:
@@ -67,7 +67,7 @@ def write_hybrid(folder: pathlib.Path) -> pathlib.Path:
         layer_types=["sliding_attention"] * 5 + ["full_attention"],
         query_pre_attn_scalar=64,
     )
-    return _write(Gemma3ForCausalLM(config), folder)
+    return write(Gemma3ForCausalLM(config), folder)
 
 
 def write_mla(folder: pathlib.Path) -> pathlib.Path:
@@ -90,7 +90,7 @@ def write_mla(folder: pathlib.Path) -> pathlib.Path:
         num_experts_per_tok=1,
         moe_intermediate_size=64,
     )
-    return _write(DeepseekV2ForCausalLM(config), folder)
+    return write(DeepseekV2ForCausalLM(config), folder)
 
 
 def alter(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
@@ -105,7 +105,7 @@ def alter(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def _write(model: PreTrainedModel, folder: pathlib.Path) -> pathlib.Path:
+def write(model: PreTrainedModel, folder: pathlib.Path) -> pathlib.Path:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
