@@ -17,7 +17,7 @@ TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 VENV := $(CURDIR)/.venv
 WHEELS := $(TARGET_DIR)/wheels
 
-say = printf '\n== %s\n' $(1)
+say = printf '\n== %s (%s)\n' $(1) "$$(date +%T)"
 
 .PHONY: help
 help:
@@ -45,8 +45,8 @@ test-core: tools
 	@cargo build --locked --package turnkv
 	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace
 
-# The engine over libfabric, over its providers for TCP, alone and through the server: the library comes into .tools from Debian's
-# packages, without root. Of the whole workspace, so that nothing is built once more than for the other tests.
+# The engine over libfabric, over its providers for TCP, alone and through the server: the library comes into .tools out of a wheel.
+# Of the whole workspace, so that nothing is built once more than for the other tests.
 test-fabric: tools
 	@$(call say,'libfabric: rails over its providers for TCP')
 	@if server/transfer/setup_libfabric.sh; then \
@@ -69,13 +69,21 @@ test-python: server python
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python -m pytest -q engine-plugins/tests/test_*.py engine-plugins/tests/tensorrt_llm
 
 # Real vLLM and SGLang, and the oldest transformers: each in an environment of its own on top of .venv.
-test-engines: server python engines
+.PHONY: test-vllm test-sglang test-transformers
+test-engines: test-vllm test-sglang test-transformers
+
+test-vllm: server python engines
 	@$(call say,'tests in real vLLM (CPU)')
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/vllm/bin/python -m pytest -q engine-plugins/tests/vllm
+
+test-sglang: server python engines
 	@$(call say,'tests in real SGLang (CPU)')
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/sglang/bin/python -m pytest -q engine-plugins/tests/sglang
+
+OLD_TRANSFORMERS = transformers device_cache slab_cache slab_faults interrupted inputs weights families
+test-transformers: server python engines
 	@$(call say,'tests in transformers 5.17')
-	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/transformers-5.17/bin/python -m pytest -q engine-plugins/tests/test_transformers.py engine-plugins/tests/test_device_cache.py engine-plugins/tests/test_slab_cache.py engine-plugins/tests/test_slab_faults.py engine-plugins/tests/test_interrupted.py engine-plugins/tests/test_inputs.py engine-plugins/tests/test_weights.py engine-plugins/tests/test_families.py
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .engines/transformers-5.17/bin/python -m pytest -q $(OLD_TRANSFORMERS:%=engine-plugins/tests/test_%.py)
 
 # The fault simulation for long: SEEDS seeds from FIRST on. A failing seed is printed with its shortest run.
 SEEDS := 10000
@@ -142,8 +150,8 @@ deny: .tools/bin/cargo-deny
 	@.tools/bin/cargo-deny --locked check --hide-inclusion-graph licenses bans sources
 
 .tools/bin/cargo-deny: | tools
-	@$(call say,'cargo-deny $(DENY_VERSION) into .tools (three minutes of one core, once)')
-	@cargo install cargo-deny --version '=$(DENY_VERSION)' --locked --root .tools
+	@$(call say,'cargo-deny $(DENY_VERSION) into .tools (two minutes of one core, once)')
+	@CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo install cargo-deny --version '=$(DENY_VERSION)' --locked --root .tools
 
 architecture: tools
 	@$(call say,'architecture')
