@@ -61,7 +61,9 @@ pub(super) async fn turn(context: &Rc<Context>, space: usize) {
             }
         }
         4 => {
-            if let Err(error) = server.close(&wire::CloseRequest { namespace, session: other }) {
+            if let Err(error) =
+                server.close(&wire::CloseRequest { namespace, session: other, archive: false })
+            {
                 context.refused("Close", &error);
             }
         }
