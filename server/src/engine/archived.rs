@@ -161,12 +161,12 @@ impl Archived {
         self.landed.notify_waiters();
     }
 
-    /// A fetch ended; one that failed is not tried again for a while.
-    pub(crate) fn fetch_ended(&self, fetch: &Fetch, good: bool, now_ms: u64) {
+    /// A fetch ended; a snapshot that can not be brought back is avoided for a while.
+    pub(crate) fn fetch_ended(&self, fetch: &Fetch, is_avoided: bool, now_ms: u64) {
         let mut fetches = self.fetches.lock();
         fetches.under_way.retain(|one| one.snapshot != fetch.snapshot);
         fetches.avoided.retain(|_, until| *until > now_ms);
-        if !good && fetches.avoided.len() < ARCHIVE_AVOIDED_MAX {
+        if is_avoided && fetches.avoided.len() < ARCHIVE_AVOIDED_MAX {
             fetches.avoided.insert(fetch.snapshot, now_ms + ARCHIVE_AVOID_MS);
         }
         drop(fetches);
@@ -385,14 +385,16 @@ mod tests {
             archived.want(&namespace, page(1, 20), 0) && archived.waiting_fetches() == 0,
             "it is under way"
         );
-        archived.fetch_ended(&fetch, false, 5);
+        archived.fetch_ended(&fetch, true, 5);
         assert!(!archived.want(&namespace, page(1, 20), 6));
         assert!(archived.want(&namespace, page(1, 20), 5 + ARCHIVE_AVOID_MS));
-        for snapshot in 2.. {
-            if !archived.want(&namespace, page(snapshot as u8, 0), 0) {
-                break;
-            }
-        }
+        let mut snapshots = (2..=u8::MAX).flat_map(|one| (0..2).map(move |two| (one, two)));
+        let is_taken = |(one, two): (u8, u8)| {
+            let mut page = page(one, 0);
+            page.snapshot.0[15] = two;
+            archived.want(&namespace, page, 0)
+        };
+        assert!(snapshots.any(|snapshot| !is_taken(snapshot)));
         assert_eq!(archived.refused_fetches.load(Ordering::Relaxed), 1);
         assert_eq!(archived.waiting_fetches(), ARCHIVE_FETCHES_WAITING_MAX);
     }

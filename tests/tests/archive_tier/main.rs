@@ -2,8 +2,14 @@
 //! disks are gone, and never at another turn's cost.
 //!
 //! - `support`: a place for an archive, sessions, waiting for what happens by itself
+//! - `rules`: which sessions are archived, and how fast
 //! - `turns`: what turns find, and are told
+//! - `faults`: stores that do not answer, are slow, full, or have wrong bytes
+//! - `lifecycle`: what supersedes what, ages, limits, two servers
 #![forbid(unsafe_code)]
 
+mod faults;
+mod lifecycle;
+mod rules;
 mod support;
 mod turns;

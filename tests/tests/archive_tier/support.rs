@@ -1,10 +1,12 @@
 //! A place for an archive, servers that share it, and waiting for what happens by itself. Must not know: what is tested.
 
 use anyhow::{Result, bail, ensure};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions};
+use turnkv_tests::http::{get, value};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 
@@ -93,6 +95,12 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<boo
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
+}
+
+/// What a server counts or holds, by the name of the series.
+pub(crate) fn counted(metrics: SocketAddr, name: &str) -> Result<u64> {
+    let (_, page) = get(metrics, "/metrics")?;
+    Ok(value(&page, name)? as u64)
 }
 
 /// Waits until the archive has so many snapshots.

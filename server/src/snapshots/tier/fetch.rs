@@ -25,13 +25,14 @@ use turnkv_proto::{BlockHash, Error};
 struct UnderWay {
     tier: Arc<Tier>,
     fetch: Fetch,
-    is_good: bool,
+    /// Until it is known that it is the store's fault, or nobody's.
+    is_avoided: bool,
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
         let now = self.tier.engine().moment_after(Duration::ZERO);
-        self.tier.engine().archived.fetch_ended(&self.fetch, self.is_good, now);
+        self.tier.engine().archived.fetch_ended(&self.fetch, self.is_avoided, now);
     }
 }
 
@@ -63,7 +64,7 @@ impl Tier {
             while running.len() < ARCHIVE_FETCHES_MAX
                 && let Some(fetch) = self.engine().archived.next_fetch()
             {
-                let under_way = UnderWay { tier: Arc::clone(self), fetch, is_good: false };
+                let under_way = UnderWay { tier: Arc::clone(self), fetch, is_avoided: true };
                 running.spawn(Arc::clone(self).fetch(under_way));
             }
             tokio::select! {
@@ -80,11 +81,12 @@ impl Tier {
     async fn fetch(self: Arc<Self>, mut under_way: UnderWay) {
         match self.fetch_pages(&under_way.fetch).await {
             Ok(()) => {
-                under_way.is_good = true;
+                under_way.is_avoided = false;
                 self.counts.fetched_sessions.increment(1);
             }
             Err(fault) => {
                 self.counts.failed_fetches.increment(1);
+                under_way.is_avoided = !matches!(&fault, FetchFault::Archive(fault) if is_of_store(fault));
                 self.fetch_failed(under_way.fetch.snapshot, fault).await;
             }
         }
