@@ -14,6 +14,7 @@ mod index;
 use super::Engine;
 use super::reload::Wish;
 use super::session::SessionKey;
+use super::waits::Waits;
 use crate::config::{ArchiveConfig, ArchivedSessions};
 use crate::limits::{
     ARCHIVE_AVOID_MS, ARCHIVE_AVOIDED_MAX, ARCHIVE_FETCHES_WAITING_MAX, ARCHIVE_FOUND_MAX,
@@ -50,6 +51,8 @@ pub(crate) struct Archived {
     landed: Notify,
     /// Until then nobody is told of the archive: its store does not answer, or is slow.
     distrusted_until_ms: AtomicU64,
+    /// Reloads that wait.
+    pub(crate) waiting_reloads: AtomicU64,
     /// Fetches that found no place in the queue.
     pub(crate) refused_fetches: AtomicU64,
 }
@@ -101,6 +104,7 @@ impl Archived {
             opened_bell: Notify::new(),
             landed: Notify::new(),
             distrusted_until_ms: AtomicU64::new(0),
+            waiting_reloads: AtomicU64::new(0),
             refused_fetches: AtomicU64::new(0),
         }
     }
@@ -331,7 +335,11 @@ impl Engine {
 
     /// Waits for pages that only the archive has, as long as the caller would and no longer than was configured.
     pub(super) async fn archived_landed(&self, wish: &Wish<'_>) {
+        if !self.lacks_archived(wish) {
+            return;
+        }
         let until = wish.deadline.min(self.clock.now() + self.archived.wait);
+        let _waits = Waits::begin(&self.archived.waiting_reloads);
         loop {
             let mut landed = std::pin::pin!(self.archived.landed.notified());
             landed.as_mut().enable();

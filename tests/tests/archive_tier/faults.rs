@@ -2,11 +2,11 @@
 
 use crate::support::{Shelf, archived, converse, counted, until, until_archived, user};
 use anyhow::{Context, Result, ensure};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use turnkv_client::{EndTurn, ReloadOptions};
 use turnkv_tests::http::free_address;
 use turnkv_tests::pages::chain;
@@ -14,25 +14,20 @@ use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 
 /// A service that says the same of every request; none: nothing at all.
-fn service(answer: Option<&'static str>) -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+async fn service(answer: Option<&'static str>) -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    thread::spawn(move || {
-        let mut open = Vec::new();
-        for stream in listener.incoming().flatten() {
-            match (answer, stream) {
-                (None, stream) => open.push(stream),
-                (Some(answer), mut stream) => {
-                    thread::spawn(move || {
-                        let mut bytes = [0; 4096];
-                        while stream.read(&mut bytes).is_ok_and(|count| count > 0) {
-                            if stream.write_all(answer.as_bytes()).is_err() {
-                                break;
-                            }
-                        }
-                    });
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut bytes = [0; 4096];
+                while stream.read(&mut bytes).await.is_ok_and(|count| count > 0) {
+                    let Some(answer) = answer else { continue };
+                    if stream.write_all(answer.as_bytes()).await.is_err() {
+                        break;
+                    }
                 }
-            }
+            });
         }
     });
     Ok(address)
@@ -68,7 +63,7 @@ async fn turns(user: &User, session: &str, count: usize, archive: bool) -> Resul
 async fn turns_take_as_long_beside_a_store_that_does_not_answer() -> Result<()> {
     let metrics = free_address()?;
     let plain = Server::start(Setup { dram_mib: 64, ..Setup::default() })?;
-    let silent = server_of(service(None)?, "", Some(metrics))?;
+    let silent = server_of(service(None).await?, "", Some(metrics))?;
     let (plain, silent) = (user(&plain).await?, user(&silent).await?);
     let (mut without, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..10 {
@@ -91,7 +86,7 @@ async fn turns_take_as_long_beside_a_store_that_does_not_answer() -> Result<()> 
 async fn a_full_store_is_waited_for_and_what_waits_has_a_bound_that_is_told() -> Result<()> {
     let full = "HTTP/1.1 507 Insufficient Storage\r\ncontent-length: 0\r\n\r\n";
     let metrics = free_address()?;
-    let server = server_of(service(Some(full))?, "queue_max = 2", Some(metrics))?;
+    let server = server_of(service(Some(full)).await?, "queue_max = 2", Some(metrics))?;
     let user = user(&server).await?;
     let mut taken = 0;
     for at in 0..6 {

@@ -20,6 +20,7 @@ pub(super) struct TierCounts {
     known_pages: Gauge,
     waiting_sessions: Gauge,
     waiting_fetches: Gauge,
+    waiting_reloads: Gauge,
     trusted: Gauge,
 }
 
@@ -81,6 +82,10 @@ impl TierCounts {
                 "turnkv_archive_waiting_fetches",
                 "Archived sessions that wait to be brought back",
             ),
+            waiting_reloads: hold(
+                "turnkv_archive_waiting_reloads",
+                "Reloads that wait for pages that only the archive has",
+            ),
             trusted: hold(
                 "turnkv_archive_trusted",
                 "1: turns are told what the archive has; 0: not for now, its store does not answer, or is slow",
@@ -98,6 +103,7 @@ impl TierCounts {
         }
         self.waiting_sessions.set((archived.asked_count() + waiting) as f64);
         self.waiting_fetches.set(archived.waiting_fetches() as f64);
+        self.waiting_reloads.set(archived.waiting_reloads.load(Ordering::Relaxed) as f64);
         self.refused_fetches.absolute(archived.refused_fetches.load(Ordering::Relaxed));
         let trusted = archived.is_trusted(engine.moment_after(std::time::Duration::ZERO));
         self.trusted.set(f64::from(u8::from(trusted)));

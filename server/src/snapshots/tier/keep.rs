@@ -18,6 +18,7 @@ use crate::snapshots::read::PageReader;
 use crate::snapshots::take::{TakeFault, Taking};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use turnkv_archive::{Bookmark, Error as Fault, ListedBookmark, PageMark};
@@ -64,7 +65,7 @@ impl Tier {
     pub(super) async fn keep_sessions(&self) {
         let (mut found, mut walk) = (VecDeque::new(), RestingWalk::default());
         loop {
-            self.counts.look(self.engine(), found.len());
+            self.found_waiting.store(found.len(), Ordering::Relaxed);
             let asked = self.engine().archived.next_asked().map(Job::Asked);
             let Some(job) = asked.or_else(|| found.pop_front().map(Job::Found)) else {
                 let asked = self.engine().archived.asked_bell.notified();
@@ -75,7 +76,7 @@ impl Tier {
                 }
                 continue;
             };
-            self.keep_one(&job, found.len()).await;
+            self.keep_one(&job).await;
             if let Job::Asked(asked) = job
                 && asked.is_last
                 && let Err(error) = self.engine().close_archived(&asked)
@@ -86,7 +87,7 @@ impl Tier {
     }
 
     /// Archives a session, however long the store makes it wait, or gives it up.
-    async fn keep_one(&self, job: &Job, waiting: usize) {
+    async fn keep_one(&self, job: &Job) {
         loop {
             match self.keep(job.of()).await {
                 Ok(()) => return self.postponing.reset(),
@@ -95,7 +96,6 @@ impl Tier {
                     self.store_failed(&fault);
                     let pause = self.postponing.next();
                     tracing::warn!(%fault, pause_s = pause.as_secs(), "archiving waits for the store");
-                    self.counts.look(self.engine(), waiting + 1);
                     sleep(pause).await;
                 }
                 Err(KeepFault::Pool(Error { kind: ErrorKind::Busy { .. }, .. })) => {

@@ -5,10 +5,13 @@ use super::pace::{Pace, Pause};
 use super::refresh::Known;
 use crate::config::SessionsConfig;
 use crate::engine::Engine;
+use crate::limits::ARCHIVE_LOOK_MS;
 use crate::snapshots::Snapshots;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::time::sleep;
 use turnkv_archive::Error as Fault;
 
 /// The archive tier of a server.
@@ -21,6 +24,8 @@ pub(crate) struct Tier {
     /// How long archiving waits then.
     pub(super) postponing: Pause,
     pub(super) known: tokio::sync::Mutex<Known>,
+    /// Sessions that were found by rule and wait.
+    pub(super) found_waiting: AtomicUsize,
 }
 
 impl Tier {
@@ -34,6 +39,7 @@ impl Tier {
                 distrust: Pause::default(),
                 postponing: Pause::default(),
                 known: tokio::sync::Mutex::default(),
+                found_waiting: AtomicUsize::new(0),
                 snapshots: Arc::clone(snapshots),
             })
         })
@@ -45,9 +51,18 @@ impl Tier {
             self.keep_sessions(),
             self.fetch_sessions(),
             self.refresh_sessions(),
-            self.collect_sessions()
+            self.collect_sessions(),
+            self.tell_gauges()
         );
         Ok(())
+    }
+
+    /// Brings gauges up to date, whatever else is under way.
+    async fn tell_gauges(&self) {
+        loop {
+            self.counts.look(self.engine(), self.found_waiting.load(Ordering::Relaxed));
+            sleep(Duration::from_millis(ARCHIVE_LOOK_MS)).await;
+        }
     }
 
     pub(super) fn engine(&self) -> &Arc<Engine> {
