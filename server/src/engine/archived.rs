@@ -1,6 +1,6 @@
 //! What only the archive has of sessions: told to lookups and turns, waited for by reloads that would wait, and asked for. Owns: what is
 //! known of it in memory, who asks for what, and how long nobody asks because the store does not answer. Must not know: stores,
-//! manifests, which sessions are archived, and why.
+//! manifests, the pool, which sessions are archived, and why.
 //!
 //! ```text
 //!   lookup, begin_turn, prefetch --want--> fetches (queue) --next_fetch--> [the archiver brings pages back, as anybody offloads]
@@ -11,30 +11,22 @@
 
 mod index;
 
-use super::Engine;
-use super::reload::Wish;
-use super::session::SessionKey;
-use super::waits::Waits;
 use crate::config::{ArchiveConfig, ArchivedSessions};
-use crate::limits::{
-    ARCHIVE_AVOID_MS, ARCHIVE_AVOIDED_MAX, ARCHIVE_FETCHES_WAITING_MAX, ARCHIVE_FOUND_MAX,
-    ARCHIVE_LOOK_SLICES_MAX,
-};
+use crate::limits::{ARCHIVE_AVOID_MS, ARCHIVE_AVOIDED_MAX, ARCHIVE_FETCHES_WAITING_MAX};
 pub(crate) use index::{ArchivedIndex, ArchivedPage, ArchivedSession, SnapshotName};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
-use turnkv_pool::{NamespaceIndex, RestingSession, RestingWalk};
-use turnkv_proto::{BlockHash, Error, NamespaceId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
 /// What turns and the archiver tell one another.
 pub(crate) struct Archived {
     /// Sessions are archived, and archived ones are found.
     is_on: bool,
     /// How long a reload waits.
-    wait: Duration,
+    pub(super) wait: Duration,
     asked_max: usize,
     pub(crate) index: RwLock<ArchivedIndex>,
     /// An index with something in it: looked at before the lock is taken.
@@ -48,7 +40,7 @@ pub(crate) struct Archived {
     /// Rung when a namespace was opened: its tenant may have archived sessions.
     pub(crate) opened_bell: Notify,
     /// Rung when pages came back, or a fetch ended.
-    landed: Notify,
+    pub(super) landed: Notify,
     /// Until then nobody is told of the archive: its store does not answer, or is slow.
     distrusted_until_ms: AtomicU64,
     /// Reloads that wait.
@@ -60,8 +52,10 @@ pub(crate) struct Archived {
 /// A session that somebody asked to archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AskedSession {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
     /// Which.
-    pub(crate) of: SessionKey,
+    pub(crate) session: SessionId,
     /// Its turns when that was asked.
     pub(crate) turn: u32,
     /// No turn follows: it is closed when it is archived.
@@ -140,7 +134,9 @@ impl Archived {
             return false;
         }
         let mut queue = self.asked.lock();
-        if let Some(waiting) = queue.iter_mut().find(|waiting| waiting.of == asked.of) {
+        let is_same =
+            |one: &&mut AskedSession| one.namespace == asked.namespace && one.session == asked.session;
+        if let Some(waiting) = queue.iter_mut().find(is_same) {
             (waiting.turn, waiting.is_last) = (asked.turn, asked.is_last);
             return true;
         }
@@ -189,12 +185,12 @@ impl Archived {
     }
 
     /// Whether there may be anything to find; a load or two.
-    fn may_find(&self, now_ms: u64) -> bool {
+    pub(super) fn may_find(&self, now_ms: u64) -> bool {
         self.is_on && self.has_any.load(Ordering::Acquire) && self.is_trusted(now_ms)
     }
 
     /// How many of these pages only the archive has, if they follow pages that are here; they are wanted from now on.
-    fn want_following(&self, namespace: &NamespaceId, hashes: &[BlockHash], now_ms: u64) -> u32 {
+    pub(super) fn want_following(&self, namespace: &NamespaceId, hashes: &[BlockHash], now_ms: u64) -> u32 {
         let index = self.index.read();
         let found = hashes.iter().map_while(|hash| index.find(namespace, hash));
         let (count, last) = found.fold((0, None), |(count, _), page| (count + 1, Some(page)));
@@ -206,7 +202,7 @@ impl Archived {
     }
 
     /// Asks for a page and all before it. False: it will not come.
-    fn want(&self, namespace: &NamespaceId, page: ArchivedPage, now_ms: u64) -> bool {
+    pub(super) fn want(&self, namespace: &NamespaceId, page: ArchivedPage, now_ms: u64) -> bool {
         let wish = Fetch { namespace: *namespace, snapshot: page.snapshot, pages: page.at + 1 };
         let mut fetches = self.fetches.lock();
         if fetches.avoided.get(&wish.snapshot).is_some_and(|until| *until > now_ms) {
@@ -231,129 +227,9 @@ impl Archived {
     }
 }
 
-impl Engine {
-    /// How many of these pages, which follow those that are here, only the archive has: they are on their way from now on. None
-    /// where reloads do not wait for them.
-    pub(super) fn archived_after(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> u32 {
-        let now = self.now();
-        if hashes.is_empty() || !self.archived.may_find(now) {
-            return 0;
-        }
-        let count = self.archived.want_following(namespace, hashes, now);
-        if self.archived.wait.is_zero() { 0 } else { count }
-    }
-
-    /// How many pages of a session only the archive has, of which so many leading ones are here: they are on their way from now on.
-    pub(super) fn archived_of(&self, ns: NamespaceIndex, of: &SessionKey, here: u32) -> u32 {
-        let now = self.now();
-        if !self.archived.may_find(now) {
-            return 0;
-        }
-        let is_known = |index: &ArchivedIndex| index.session(&of.namespace, &of.session).is_some();
-        // The index is let go of before the pool's lock is taken.
-        let looks = here > 0 && is_known(&self.archived.index.read());
-        let last = match looks {
-            true => self.session_hashes(ns, &of.session).ok().and_then(|hashes| hashes.last().copied()),
-            false => None,
-        };
-        let index = self.archived.index.read();
-        let Some(session) = index.session(&of.namespace, &of.session) else { return 0 };
-        let total = session.pages.len() as u32;
-        // Where it went on from other pages than those that are archived, the others are of no use to it.
-        if total <= here || here > 0 && !last.is_some_and(|last| session.has(here, &last)) {
-            return 0;
-        }
-        let page = ArchivedPage { snapshot: session.snapshot, at: total - 1 };
-        drop(index);
-        if self.archived.want(&of.namespace, page, now) { total - here } else { 0 }
-    }
-
-    /// Sessions at rest that have at least so many pages and are idle for so long, or about to leave NVMe, of a part of the table: as
-    /// many as are found in it, each with how many pages it has and the last of them.
-    pub(crate) fn resting(
-        &self,
-        walk: &mut RestingWalk,
-        pages_min: u32,
-        idle: Duration,
-    ) -> Vec<(SessionKey, u32, BlockHash)> {
-        let (now, idle_ms) = (self.now(), idle.as_millis() as u64);
-        let is_wanted = |one: &RestingSession| {
-            one.info.pages >= pages_min && (one.info.idle_ms >= idle_ms || one.is_leaving)
-        };
-        let (mut found, mut slices) = (Vec::new(), 0);
-        let core = self.decide_in_slices(|core| {
-            slices += 1;
-            core.pool.resting_some(walk, is_wanted, ARCHIVE_FOUND_MAX, &mut found, now)
-                || found.len() >= ARCHIVE_FOUND_MAX
-                || slices >= ARCHIVE_LOOK_SLICES_MAX
-        });
-        let key = |one: RestingSession| {
-            let namespace = core.pool.namespace_desc(one.info.ns)?.id;
-            Some((SessionKey { namespace, session: one.info.session }, one.info.pages, one.last))
-        };
-        found.into_iter().filter_map(key).collect()
-    }
-
-    /// How many leading ones of these pages are here.
-    pub(crate) fn present_pages(
-        &self,
-        namespace: &NamespaceId,
-        hashes: &[BlockHash],
-    ) -> Result<usize, Error> {
-        let ns = self.find_namespace(namespace)?;
-        Ok(self.look(ns, hashes, self.now())?.present as usize)
-    }
-
-    /// The tenants of the namespaces that are open.
-    pub(crate) fn open_tenants(&self) -> BTreeSet<String> {
-        self.specs.tenants(|id| self.find_namespace(id).is_ok())
-    }
-
-    /// When something is to be done that waits so long from now on, on the engine's clock, in milliseconds.
-    pub(crate) fn moment_after(&self, pause: Duration) -> u64 {
-        self.now() + pause.as_millis() as u64
-    }
-
-    /// Whether a reload should wait for pages that only the archive has.
-    pub(super) fn lacks_archived(&self, wish: &Wish<'_>) -> bool {
-        let (ask, now) = (wish.ask, self.now());
-        if !ask.may_fetch || ask.wait_ms == 0 || self.archived.wait.is_zero() || !self.archived.may_find(now)
-        {
-            return false;
-        }
-        // Most reloads are of what is here: the first page tells whether the archive knows of the chain at all.
-        let is_known = ask
-            .hashes
-            .first()
-            .is_some_and(|first| self.archived.index.read().find(&ask.namespace, first).is_some());
-        let Some(found) = is_known.then(|| self.look(wish.ns, &ask.hashes, now).ok()).flatten() else {
-            return false;
-        };
-        let missing = ask.hashes.get(found.present as usize..).unwrap_or_default();
-        !missing.is_empty() && self.archived.want_following(&ask.namespace, missing, now) > 0
-    }
-
-    /// Waits for pages that only the archive has, as long as the caller would and no longer than was configured.
-    pub(super) async fn archived_landed(&self, wish: &Wish<'_>) {
-        if !self.lacks_archived(wish) {
-            return;
-        }
-        let until = wish.deadline.min(self.clock.now() + self.archived.wait);
-        let _waits = Waits::begin(&self.archived.waiting_reloads);
-        loop {
-            let mut landed = std::pin::pin!(self.archived.landed.notified());
-            landed.as_mut().enable();
-            if !self.lacks_archived(wish) || self.clock.until(until, landed).await.is_none() {
-                return;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use turnkv_proto::SessionId;
 
     fn archived(asked_max: usize) -> Archived {
         let mut archived = Archived::new(&ArchiveConfig::default());
@@ -362,8 +238,8 @@ mod tests {
     }
 
     fn asked(name: &str, is_last: bool) -> AskedSession {
-        let of = SessionKey { namespace: NamespaceId([1; 32]), session: SessionId::parse(name).unwrap() };
-        AskedSession { of, turn: 1, is_last }
+        let session = SessionId::parse(name).unwrap();
+        AskedSession { namespace: NamespaceId([1; 32]), session, turn: 1, is_last }
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Engine {
 
     /// Closes a session that is archived now, unless another turn of it has begun since that was asked.
     pub(crate) fn close_archived(&self, asked: &AskedSession) -> Result<(), Error> {
-        let (ns, session) = self.find_session(&asked.of)?;
+        let (ns, session) = (self.find_namespace(&asked.namespace)?, &asked.session);
         if self.turn_of(ns, session) == Some(asked.turn) {
             self.end_session(ns, session)?;
             self.remember(ns, session);
@@ -204,7 +204,8 @@ impl Engine {
     /// Has a session archived. False: it will not be.
     fn ask_to_archive(&self, ns: NamespaceIndex, of: &SessionKey, is_last: bool) -> bool {
         let Some(turn) = self.turn_of(ns, &of.session) else { return false };
-        self.archived.ask(AskedSession { of: of.clone(), turn, is_last })
+        let SessionKey { namespace, session } = of.clone();
+        self.archived.ask(AskedSession { namespace, session, turn, is_last })
     }
 
     fn turn_of(&self, ns: NamespaceIndex, session: &SessionId) -> Option<u32> {

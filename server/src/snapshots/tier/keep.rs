@@ -52,10 +52,12 @@ impl From<Error> for KeepFault {
 }
 
 impl Job {
-    fn of(&self) -> &SessionKey {
+    fn of(&self) -> SessionKey {
         match self {
-            Job::Asked(asked) => &asked.of,
-            Job::Found(of) => of,
+            Job::Asked(AskedSession { namespace, session, .. }) => {
+                SessionKey { namespace: *namespace, session: session.clone() }
+            }
+            Job::Found(of) => of.clone(),
         }
     }
 }
@@ -88,8 +90,9 @@ impl Tier {
 
     /// Archives a session, however long the store makes it wait, or gives it up.
     async fn keep_one(&self, job: &Job) {
+        let of = job.of();
         loop {
-            match self.keep(job.of()).await {
+            match self.keep(&of).await {
                 Ok(()) => return self.postponing.reset(),
                 Err(KeepFault::Archive(fault)) if is_of_store(&fault) => {
                     self.counts.postponed.increment(1);
@@ -104,7 +107,7 @@ impl Tier {
                 }
                 Err(fault) => {
                     self.counts.given_up_sessions.increment(1);
-                    return self.give_up(job.of(), fault);
+                    return self.give_up(&of, fault);
                 }
             }
         }

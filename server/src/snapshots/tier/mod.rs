@@ -12,12 +12,14 @@
 //! ```
 //!
 //! - [`run`]: all four, beside one another; [`keep`], [`fetch`], [`refresh`], [`collect`]: each
+//! - [`known`]: which bookmarks were read
 //! - [`pace`]: bytes a second, and pauses that grow; [`counts`]: what is counted
 
 mod collect;
 mod counts;
 mod fetch;
 mod keep;
+mod known;
 mod pace;
 mod refresh;
 mod run;

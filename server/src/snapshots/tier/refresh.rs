@@ -3,27 +3,15 @@
 //! A list names all bookmarks of a tenant; each is read once. So what a server archived is known here after a while, and what was
 //! there before this server started.
 
+use super::known::TenantBookmarks;
 use super::run::{Tier, is_of_store};
 use crate::engine::archived::{ArchivedSession, SnapshotName};
 use crate::limits::{ARCHIVE_BOOKMARKS_AT_ONCE, ARCHIVE_TENANTS_MAX};
 use futures_util::StreamExt;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use tokio::time::{sleep, timeout};
-use turnkv_archive::{Bookmark, Directory, Error as Fault, ListedBookmark};
+use turnkv_archive::{Bookmark, Error as Fault, ListedBookmark};
 use turnkv_proto::SessionId;
-
-/// The bookmarks of each tenant that were read, or can not be.
-#[derive(Default)]
-pub(super) struct Known {
-    tenants: BTreeMap<String, TenantBookmarks>,
-}
-
-struct TenantBookmarks {
-    directory: Directory,
-    seen: HashSet<ListedBookmark>,
-    /// Of these, those that there was no room for.
-    unlisted: usize,
-}
 
 impl Tier {
     /// Asks again and again, and when a namespace was opened.

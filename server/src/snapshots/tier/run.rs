@@ -1,8 +1,8 @@
 //! The tier's life. Owns: what its parts share, and that they go on beside one another. Must not know: what each does.
 
 use super::counts::TierCounts;
+use super::known::KnownBookmarks;
 use super::pace::{Pace, Pause};
-use super::refresh::Known;
 use crate::config::SessionsConfig;
 use crate::engine::Engine;
 use crate::limits::ARCHIVE_LOOK_MS;
@@ -23,7 +23,7 @@ pub(crate) struct Tier {
     pub(super) distrust: Pause,
     /// How long archiving waits then.
     pub(super) postponing: Pause,
-    pub(super) known: tokio::sync::Mutex<Known>,
+    pub(super) known: tokio::sync::Mutex<KnownBookmarks>,
     /// Sessions that were found by rule and wait.
     pub(super) found_waiting: AtomicUsize,
 }
