@@ -17,7 +17,12 @@ pub const PAGE: u64 = 64 << 10;
 /// The server is not there, or a call failed.
 pub async fn page_after_traffic() -> Result<(Server, String)> {
     let http = free_address()?;
-    let server = Server::start(Setup { metrics: Some(http.to_string()), ..Setup::default() })?;
+    // An archive that nobody reaches: its series are there all the same.
+    let place = "place = \"s3://none\"\nendpoint = \"http://127.0.0.1:1\"\nregion = \"none\"";
+    let sections = format!("[archive]\n{place}\nsessions = \"asked\"\nretries_max = 0\n");
+    let keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| (name, "none".to_owned()));
+    let metrics = Some(http.to_string());
+    let server = Server::start(Setup { metrics, sections, environment: keys.to_vec(), ..Setup::default() })?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let hashes = chain(1, 16);
     let durable = OffloadOptions { durable: true, ..OffloadOptions::default() };

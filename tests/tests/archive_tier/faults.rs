@@ -77,7 +77,7 @@ async fn turns_take_as_long_beside_a_store_that_does_not_answer() -> Result<()> 
     ensure!(beside < without * 4 + Duration::from_millis(50), "{beside:?} beside {without:?}");
     until("it is said that archiving waits", async || {
         Ok(counted(metrics, "turnkv_archive_postponed_total")? > 0
-            && counted(metrics, "turnkv_archive_trusted")? == 0)
+            && counted(metrics, "turnkv_archive_distrusting_servers")? == 1)
     })
     .await
 }

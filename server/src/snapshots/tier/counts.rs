@@ -21,7 +21,7 @@ pub(super) struct TierCounts {
     waiting_sessions: Gauge,
     waiting_fetches: Gauge,
     waiting_reloads: Gauge,
-    trusted: Gauge,
+    distrusting: Gauge,
 }
 
 impl TierCounts {
@@ -37,7 +37,7 @@ impl TierCounts {
         };
         hold("turnkv_archive_limit_waiting_sessions", "Sessions that may wait to be archived")
             .set(queue_max as f64);
-        hold("turnkv_archive_limit_waiting_fetches", "Archived sessions that may wait to be brought back")
+        hold("turnkv_archive_limit_fetching_sessions", "Archived sessions that may wait to be brought back")
             .set(ARCHIVE_FETCHES_WAITING_MAX as f64);
         hold("turnkv_archive_limit_known_pages", "Pages of archived sessions that may be known in memory")
             .set(ARCHIVED_PAGES_MAX as f64);
@@ -79,16 +79,16 @@ impl TierCounts {
             known_pages: hold("turnkv_archive_known_pages", "Pages of these, a shared one in each"),
             waiting_sessions: hold("turnkv_archive_waiting_sessions", "Sessions that wait to be archived"),
             waiting_fetches: hold(
-                "turnkv_archive_waiting_fetches",
+                "turnkv_archive_fetching_sessions",
                 "Archived sessions that wait to be brought back",
             ),
             waiting_reloads: hold(
-                "turnkv_archive_waiting_reloads",
+                "turnkv_archive_waiting_operations",
                 "Reloads that wait for pages that only the archive has",
             ),
-            trusted: hold(
-                "turnkv_archive_trusted",
-                "1: turns are told what the archive has; 0: not for now, its store does not answer, or is slow",
+            distrusting: hold(
+                "turnkv_archive_distrusting_servers",
+                "1: turns are not told of the archive for now, because its store does not answer, or is slow",
             ),
         }
     }
@@ -105,8 +105,8 @@ impl TierCounts {
         self.waiting_fetches.set(archived.waiting_fetches() as f64);
         self.waiting_reloads.set(archived.waiting_reloads.load(Ordering::Relaxed) as f64);
         self.refused_fetches.absolute(archived.refused_fetches.load(Ordering::Relaxed));
-        let trusted = archived.is_trusted(engine.moment_after(std::time::Duration::ZERO));
-        self.trusted.set(f64::from(u8::from(trusted)));
+        let distrusted = !archived.is_trusted(engine.moment_after(std::time::Duration::ZERO));
+        self.distrusting.set(f64::from(u8::from(distrusted)));
     }
 
     /// So many archived sessions are not known.
