@@ -77,21 +77,19 @@ struct Settled {
 const VERSION: u64 = 1;
 
 impl Archive {
-    /// Opens a tenant's archive, or makes it. Reads the indexes of its packs, newest first, as many as there is room for.
+    /// Opens a tenant's archive, or makes it. Which blobs there are is found out when it must be known.
     pub async fn open(place: &Place, tenant: &str, settings: ArchiveSettings) -> Result<Archive, Error> {
         settings.check()?;
         let store = Store::open(place, settings.store.clone(), &folder_of(tenant))?;
         let grace = settle(&store, settings.grace).await?;
-        let archive = Archive {
+        Ok(Archive {
             store: Arc::new(store),
             workers: Workers::new(settings.workers),
             settings: Arc::new(settings),
             grace,
             index: Arc::default(),
             refreshing: Arc::default(),
-        };
-        archive.refresh().await?;
-        Ok(archive)
+        })
     }
 
     /// The archive's own grace time.
@@ -100,7 +98,8 @@ impl Archive {
         self.grace
     }
 
-    /// Learns which packs came, went, or are condemned. What it says of a pack was true after this was called.
+    /// Learns which packs came, went, or are condemned: reads the indexes of those that are new, newest first, as many as there is room
+    /// for. What it says of a pack was true after this was called.
     pub(crate) async fn refresh(&self) -> Result<(), Error> {
         let alone = self.refreshing.lock().await;
         let before = self.index.lock().packs();
@@ -108,7 +107,6 @@ impl Archive {
         let condemned = self.store.list(Kind::Condemned).await?;
         let listed = self.store.list(Kind::Pack).await?;
         let there: HashSet<ObjectId> = listed.iter().map(|pack| pack.id).collect();
-        let blobs_max = self.settings.index_blobs_max;
         let new: Vec<ObjectId> = {
             let mut index = self.index.lock();
             condemned.iter().for_each(|pack| index.condemn(pack.id));
@@ -116,6 +114,23 @@ impl Archive {
             index.begin_reading(&there);
             listed.iter().map(|pack| pack.id).filter(|pack| !index.knows(pack)).rev().collect()
         };
+        self.read_indexes(&new).await?;
+        drop(alone);
+        Ok(())
+    }
+
+    /// Learns what these packs have that a manifest names: enough to read it, where no collection has moved anything since.
+    pub(crate) async fn learn(&self, named: &[ObjectId]) -> Result<(), Error> {
+        let new: Vec<ObjectId> = {
+            let index = self.index.lock();
+            named.iter().copied().filter(|pack| !index.knows(pack)).collect()
+        };
+        self.read_indexes(&new).await
+    }
+
+    /// Reads the indexes of packs; those that there is no room for are remembered.
+    async fn read_indexes(&self, new: &[ObjectId]) -> Result<(), Error> {
+        let blobs_max = self.settings.index_blobs_max;
         for packs in new.chunks(OBJECTS_AT_ONCE) {
             if self.index.lock().blobs() >= blobs_max {
                 self.index.lock().add_unread(packs);
@@ -138,7 +153,6 @@ impl Archive {
                 }
             }
         }
-        drop(alone);
         Ok(())
     }
 

@@ -42,6 +42,8 @@ impl Archive {
 impl Places {
     /// Looks up all blobs of a manifest. One that is not found is an error only when it is read.
     pub(crate) async fn of(archive: &Archive, manifest: &Manifest) -> Result<Places, Error> {
+        // Most often that is all: nothing else need be listed, or read.
+        archive.learn(&manifest.packs).await?;
         let found = archive.locate(&manifest.digests().collect()).await?;
         let (found, packs) = (Arc::new(RwLock::new(found)), Arc::new(manifest.packs.clone()));
         Ok(Places { archive: archive.clone(), found, packs })

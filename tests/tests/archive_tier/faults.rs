@@ -135,7 +135,9 @@ async fn a_store_that_hangs_costs_a_turn_its_wait_once_and_is_found_again() -> R
     ensure!(began.elapsed() < Duration::from_millis(500), "nobody waits for it: {:?}", began.elapsed());
     std::fs::rename(&aside, &manifest)?;
     until("it is found again", async || Ok(user.namespace.lookup(&hashes).await? == 20)).await?;
-    until("it comes back", async || Ok(user.reload_with(&options, &hashes).await?.pages == 20)).await
+    let back =
+        until("it comes back", async || Ok(user.reload_with(&options, &hashes).await?.pages == 20)).await;
+    back.with_context(|| server.log())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -139,6 +139,7 @@ async fn verify_finds_damage_of_an_index_that_is_remembered() {
     let store = Shaky::new();
     let (pages, [_, manifest]) = two_snapshots(&store).await;
     let archive = open(&store).await.unwrap();
+    archive.verify(None, |_| {}).await.unwrap();
     let name = store.names_with(&format!("packs/{}", manifest.packs[0])).await.remove(0);
     let whole = store.read(&name).await;
     for at in [whole.len() - 64 * 2, whole.len() - 64, whole.len() - 30, whole.len() - 1] {

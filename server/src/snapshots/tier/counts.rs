@@ -62,7 +62,10 @@ impl TierCounts {
                 "turnkv_archive_fetched_sessions_total",
                 "Archived sessions of which pages were brought back for a turn",
             ),
-            fetched_pages: count("turnkv_archive_fetched_pages_total", "Pages of these"),
+            fetched_pages: count(
+                "turnkv_archive_fetched_pages_total",
+                "Pages brought back from the archive for a turn",
+            ),
             failed_fetches: count(
                 "turnkv_archive_failed_fetches_total",
                 "Archived sessions that a turn wanted and that could not be brought back",
@@ -76,7 +79,10 @@ impl TierCounts {
                 "Archived sessions that turns do not find because there is no room to know them",
             ),
             known_sessions: hold("turnkv_archive_known_sessions", "Archived sessions that turns find"),
-            known_pages: hold("turnkv_archive_known_pages", "Pages of these, a shared one in each"),
+            known_pages: hold(
+                "turnkv_archive_known_pages",
+                "Pages of archived sessions that turns find, a shared one in each",
+            ),
             waiting_sessions: hold("turnkv_archive_waiting_sessions", "Sessions that wait to be archived"),
             waiting_fetches: hold(
                 "turnkv_archive_fetching_sessions",

@@ -58,6 +58,12 @@ impl Tier {
         let mut reads = std::pin::pin!(reads.buffered(ARCHIVE_BOOKMARKS_AT_ONCE));
         while let Some((one, read)) = reads.next().await {
             match read {
+                Ok(bookmark) if self.is_anothers(&bookmark, tenant) => {
+                    tracing::warn!(
+                        session = bookmark.session,
+                        "a bookmark of another tenant's session is left alone"
+                    );
+                }
                 Ok(bookmark) => bookmarks.unlisted += usize::from(!self.learn(one, bookmark)),
                 // It went meanwhile.
                 Err(Fault::NotFound { .. }) => continue,
@@ -79,6 +85,11 @@ impl Tier {
             tenant.seen.retain(|one| one.snapshot.0 != snapshot.0);
         }
         self.forget(&[snapshot]);
+    }
+
+    /// Whether the session's namespace is known to be another tenant's.
+    fn is_anothers(&self, bookmark: &Bookmark, tenant: &str) -> bool {
+        self.engine().namespace_spec(&bookmark.namespace).is_ok_and(|spec| spec.tenant() != tenant)
     }
 
     /// A session is archived so. False: there is no room to know it.
