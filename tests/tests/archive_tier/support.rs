@@ -89,8 +89,8 @@ pub(crate) fn archived() -> EndTurn {
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is_so().await? {
-        if began.elapsed() > Duration::from_secs(30) {
-            bail!("after 30 s it is not so that {what}");
+        if began.elapsed() > Duration::from_secs(60) {
+            bail!("after 60 s it is not so that {what}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

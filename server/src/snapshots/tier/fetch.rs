@@ -115,14 +115,15 @@ impl Tier {
         let landed = AtomicU64::new(0);
         let slow = self.config().wait.max(ARCHIVE_SLOW_MIN);
         let mut work = pin!(self.bring_back(fetch, &landed));
-        let mut before = 0;
+        let (mut before, mut is_slow) = (0, false);
         loop {
             match timeout(slow, &mut work).await {
                 Ok(done) => return done,
                 Err(_) => {
                     let now = landed.load(Ordering::Relaxed);
                     if now == before {
-                        self.store_is_slow();
+                        self.store_is_slow(is_slow);
+                        is_slow = true;
                     }
                     before = now;
                 }

@@ -44,6 +44,11 @@ impl Pause {
         next
     }
 
+    /// The same again: it is the same trouble as before.
+    pub(super) fn again(&self) -> Duration {
+        self.0.lock().unwrap_or(Duration::from_millis(ARCHIVE_PAUSE_MS_MIN))
+    }
+
     /// Something worked.
     pub(super) fn reset(&self) {
         *self.0.lock() = None;
@@ -64,6 +69,7 @@ mod tests {
         let pause = Pause::default();
         let pauses: Vec<u64> = (0..8).map(|_| pause.next().as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pause.again().as_secs(), 60);
         pause.reset();
         assert_eq!(pause.next().as_secs(), 1);
     }

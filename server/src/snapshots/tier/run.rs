@@ -76,14 +76,18 @@ impl Tier {
     /// The store did not do what it should: turns are not told of it for a while. How long.
     pub(super) fn store_failed(&self, fault: &Fault) -> Duration {
         self.snapshots.counts.failed(fault);
-        self.store_is_slow()
+        let pause = self.distrust.next();
+        self.distrust_for(pause);
+        pause
     }
 
-    /// The store takes too long.
-    pub(super) fn store_is_slow(&self) -> Duration {
-        let pause = self.distrust.next();
+    /// The store takes too long. What does not end is one trouble, however long it lasts.
+    pub(super) fn store_is_slow(&self, is_known: bool) {
+        self.distrust_for(if is_known { self.distrust.again() } else { self.distrust.next() });
+    }
+
+    fn distrust_for(&self, pause: Duration) {
         self.engine().archived.distrust(self.engine().moment_after(pause));
-        pause
     }
 }
 
