@@ -60,7 +60,7 @@ pub use pin::{Pinned, SessionDetail};
 pub use reload::device::DeviceReload;
 pub use reload::{MissCause, ReloadOptions, ReloadReport};
 pub use route::{EngineChoice, EngineState, Route};
-pub use session::{EndTurn, Prefetched, SessionInfo, SessionList, TurnBegun};
+pub use session::{EndTurn, Prefetched, SessionInfo, SessionList, TurnBegun, TurnEnded};
 pub use span::{CommitOptions, PageSpan, SpanCounts, Standing};
 pub use turnkv_proto::{
     Attention, BlockHash, Dtype, Group, Layout, LayoutError, NamespaceId, Spec as NamespaceSpec,

@@ -24,6 +24,8 @@ pub struct TurnBegun {
     pub dram: usize,
     /// Its partial tail, if it is still there: hash and tokens.
     pub tail: Option<(BlockHash, u32)>,
+    /// Pages after those present that only the archive has: the pool brings them back now, and a reload waits for them.
+    pub archived: usize,
 }
 
 /// What a session is left with when its turn ends.
@@ -43,6 +45,17 @@ pub struct EndTurn {
     pub priority: u32,
     /// No turn will follow.
     pub last: bool,
+    /// Keep the session in the archive. One whose last turn this is stays in the pool until it is there.
+    pub archive: bool,
+}
+
+/// A turn that was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnEnded {
+    /// Pages of the session's list.
+    pub pages: usize,
+    /// The session waits to be archived. False, though it was asked for: this pool archives nothing, or too many wait.
+    pub archiving: bool,
 }
 
 /// What a prefetch began.
@@ -99,11 +112,17 @@ impl Namespace {
             pages: reply.pages as usize,
             dram: reply.dram as usize,
             tail: tail.filter(|_| reply.tail_tokens > 0).map(|hash| (hash, reply.tail_tokens)),
+            archived: reply.archived as usize,
         })
     }
 
     /// Ends a turn: what the session's pages are now, and what is known about the wait. Returns the pages of its list.
     pub async fn end_turn(&self, session: &str, end: &EndTurn) -> Result<usize> {
+        Ok(self.end_turn_told(session, end).await?.pages)
+    }
+
+    /// [`Namespace::end_turn`] that also tells whether the session will be archived.
+    pub async fn end_turn_told(&self, session: &str, end: &EndTurn) -> Result<TurnEnded> {
         let request = wire::EndTurnRequest {
             namespace: self.wire_id(),
             session: named(session)?,
@@ -114,9 +133,10 @@ impl Namespace {
             ttl_ms: end.ttl_ms,
             priority: end.priority,
             r#final: end.last,
+            archive: end.archive,
         };
         let reply = self.tell(|mut client, r| async move { client.end_turn(r).await }, request).await?;
-        Ok(reply.pages as usize)
+        Ok(TurnEnded { pages: reply.pages as usize, archiving: reply.archiving })
     }
 
     /// Makes `fork` a session that shares the first `pages` pages of `session` (`None`: all, with the tail).
@@ -144,9 +164,19 @@ impl Namespace {
 
     /// Says that the session will not come back.
     pub async fn close(&self, session: &str) -> Result<()> {
-        let request = wire::CloseRequest { namespace: self.wire_id(), session: named(session)? };
-        self.tell(|mut client, r| async move { client.close(r).await }, request).await?;
-        Ok(())
+        self.end_session(session, false).await.map(drop)
+    }
+
+    /// Says that the session will not come back soon: it is closed once it is in the archive. False: this pool archives nothing, or
+    /// too many wait, and it is closed now.
+    pub async fn close_archived(&self, session: &str) -> Result<bool> {
+        self.end_session(session, true).await
+    }
+
+    async fn end_session(&self, session: &str, archive: bool) -> Result<bool> {
+        let request = wire::CloseRequest { namespace: self.wire_id(), session: named(session)?, archive };
+        let reply = self.tell(|mut client, r| async move { client.close(r).await }, request).await?;
+        Ok(reply.archiving)
     }
 
     /// Asks for the session's pages to be brought into DRAM before its turn begins.

@@ -148,12 +148,13 @@ impl Namespace {
             dram: begun.dram,
             tail: begun.tail.map(|(hash, _)| PyBytes::new(py, &hash.0).unbind()),
             tail_tokens: begun.tail.map_or(0, |(_, tokens)| tokens),
+            archived: begun.archived,
         })
     }
 
     /// Tells the session's pages and what is known about its wait.
     #[pyo3(signature = (session, hashes, *, keep = 0, tail_tokens = 0, expected_return_ms = 0, ttl_ms = 0, priority = 0,
-        last = false))]
+        last = false, archive = false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn end_turn(
         &self,
@@ -166,9 +167,10 @@ impl Namespace {
         ttl_ms: u64,
         priority: u32,
         last: bool,
+        archive: bool,
     ) -> PyResult<usize> {
         let hashes = hashes::parse(hashes)?;
-        let end = EndTurn { keep, hashes, tail_tokens, expected_return_ms, ttl_ms, priority, last };
+        let end = EndTurn { keep, hashes, tail_tokens, expected_return_ms, ttl_ms, priority, last, archive };
         let (namespace, runtime) = self.opened(py)?;
         runtime::run(py, runtime, namespace.end_turn(session, &end))
             .map_err(|failed| error::from_client(py, failed))
@@ -199,10 +201,18 @@ impl Namespace {
             .map_err(|failed| error::from_client(py, failed))
     }
 
-    /// The session will not return.
-    fn close(&self, py: Python<'_>, session: &str) -> PyResult<()> {
+    /// The session will not return. Whether it waits to be archived first, as may be asked.
+    #[pyo3(signature = (session, *, archive = false))]
+    fn close(&self, py: Python<'_>, session: &str, archive: bool) -> PyResult<bool> {
         let (namespace, runtime) = self.opened(py)?;
-        runtime::run(py, runtime, namespace.close(session)).map_err(|failed| error::from_client(py, failed))
+        let closing = async {
+            if archive {
+                namespace.close_archived(session).await
+            } else {
+                namespace.close(session).await.map(|()| false)
+            }
+        };
+        runtime::run(py, runtime, closing).map_err(|failed| error::from_client(py, failed))
     }
 
     /// Brings a session's pages, or these, into DRAM ahead of the turn.

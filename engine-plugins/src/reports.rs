@@ -51,6 +51,8 @@ pub(crate) struct TurnBegun {
     pub(crate) tail: Option<Py<PyBytes>>,
     /// Its tokens.
     pub(crate) tail_tokens: u32,
+    /// Pages after them that only the archive has.
+    pub(crate) archived: usize,
 }
 
 /// What a prefetch began.
@@ -119,8 +121,10 @@ impl ReloadReport {
 #[pymethods]
 impl TurnBegun {
     fn __repr__(&self) -> String {
-        let TurnBegun { turn, pages, dram, tail_tokens, .. } = self;
-        format!("TurnBegun(turn={turn}, pages={pages}, dram={dram}, tail_tokens={tail_tokens})")
+        let TurnBegun { turn, pages, dram, tail_tokens, archived, .. } = self;
+        format!(
+            "TurnBegun(turn={turn}, pages={pages}, dram={dram}, tail_tokens={tail_tokens}, archived={archived})"
+        )
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod access;
 mod archive;
+mod archived;
 mod bounds;
 mod bytes;
 mod choices;
@@ -17,6 +18,7 @@ pub(crate) use access::Access;
 use access::AccessFile;
 pub(crate) use archive::ArchiveConfig;
 use archive::ArchiveFile;
+pub(crate) use archived::{ArchivedSessions, SessionsConfig};
 use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
 pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};

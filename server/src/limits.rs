@@ -136,6 +136,40 @@ pub(crate) const SNAPSHOT_MANIFESTS_AT_ONCE: usize = 2;
 pub(crate) const SNAPSHOT_PAGES_TOLD_MAX: usize = 16_384;
 /// Tenants whose archives are open: beyond, the one that was not used for longest is closed.
 pub(crate) const ARCHIVES_OPEN_MAX: usize = 4;
+/// Sessions that the archive has and that are known in memory.
+pub(crate) const ARCHIVED_SESSIONS_MAX: usize = 1 << 18;
+/// Pages of these (about 30 bytes each); sessions beyond, those archived first, are not found by turns.
+pub(crate) const ARCHIVED_PAGES_MAX: usize = 2 << 20;
+/// Sessions of which pages are brought back from the archive at a time.
+pub(crate) const ARCHIVE_FETCHES_MAX: usize = 4;
+/// Sessions of which pages are to be brought back, and wait.
+pub(crate) const ARCHIVE_FETCHES_WAITING_MAX: usize = 256;
+/// How long nobody tries again to bring pages back that could not be.
+pub(crate) const ARCHIVE_AVOID_MS: u64 = 30_000;
+/// Archived sessions that are avoided so at a time.
+pub(crate) const ARCHIVE_AVOIDED_MAX: usize = 4_096;
+/// The first pause after a store did not answer; each time twice as long,
+pub(crate) const ARCHIVE_PAUSE_MS_MIN: u64 = 1_000;
+/// up to this.
+pub(crate) const ARCHIVE_PAUSE_MS_MAX: u64 = 60_000;
+/// Sessions that may wait to be archived, as may be configured.
+pub(crate) const ARCHIVE_WAITING_MAX: u64 = 65_536;
+/// How often sessions are looked through for those that are to be archived.
+pub(crate) const ARCHIVE_LOOK_MS: u64 = 1_000;
+/// Parts of the table of sessions that one such look goes through.
+pub(crate) const ARCHIVE_LOOK_SLICES_MAX: usize = 16;
+/// How long a collection by itself waits for at most after a start.
+pub(crate) const ARCHIVE_FIRST_COLLECT: Duration = Duration::from_secs(900);
+/// How long a fetch may take for its next pages before its store is called slow, at least.
+pub(crate) const ARCHIVE_SLOW_MIN: Duration = Duration::from_millis(1_000);
+/// Sessions that one such look may find.
+pub(crate) const ARCHIVE_FOUND_MAX: usize = 64;
+/// Bookmarks that are read at once.
+pub(crate) const ARCHIVE_BOOKMARKS_AT_ONCE: usize = 8;
+/// Tenants whose archived sessions are known.
+pub(crate) const ARCHIVE_TENANTS_MAX: usize = 64;
+/// The fewest bytes a second that archiving may be given: one large page.
+pub(crate) const ARCHIVE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 /// Blobs of one tenant's archive that are known by their place in memory (about 90 bytes each); others are looked up in the store,
 /// and not found again by captures.
 pub(crate) const ARCHIVE_INDEX_BLOBS_MAX: usize = 1 << 20;

@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, TCP_BACKLOG};
 use crate::report::{Advise, failed, misused};
 use crate::snapshots::Snapshots;
+use crate::snapshots::tier::Tier;
 use crate::supervise::{Endings, Supervisor};
 use crate::telemetry;
 use crate::tls::{Credentials, Protocol, TlsCounters};
@@ -129,6 +130,10 @@ impl House {
         let framed = FramedDoor::new(&self.engine, &calls, &self.connections, waits);
         let (budget, answers) = (Budget::new(), Answers::new());
         let snapshots = Snapshots::new(&self.engine);
+        if let Some(tier) = Tier::new(&snapshots) {
+            // Not among the tasks: it has no end of its own. What it was doing is whole, or is not there.
+            drop(self.supervisor.task("turnkv-archive", tier.run()));
+        }
         let grpc = Grpc::new(&self.engine, &calls, &budget, &answers, snapshots)?;
         let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode)
             .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;

@@ -226,7 +226,7 @@ async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes
     refused(sessions.fork(fork).await, ErrorKind::SessionUnknown, "a fork of nobody")?;
     let supersede = wire::SupersedeRequest { namespace: ns.clone(), session: "nobody".into(), keep: 3 };
     refused(sessions.supersede(supersede).await, ErrorKind::SessionUnknown, "supersede of nobody")?;
-    let close = wire::CloseRequest { namespace: ns.clone(), session: "nobody".into() };
+    let close = wire::CloseRequest { namespace: ns.clone(), session: "nobody".into(), archive: false };
     refused(sessions.close(close).await, ErrorKind::SessionUnknown, "close of nobody")?;
     let prefetch =
         wire::PrefetchRequest { namespace: ns.clone(), session: "nobody".into(), ..Default::default() };

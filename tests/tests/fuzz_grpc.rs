@@ -158,7 +158,7 @@ fn session_calls(namespace: &bytes::Bytes) -> Vec<Call> {
         ),
         call(
             "/turnkv.v1.Sessions/Close",
-            &wire::CloseRequest { namespace: namespace.clone(), session: session.clone() },
+            &wire::CloseRequest { namespace: namespace.clone(), session: session.clone(), archive: false },
         ),
         call(
             "/turnkv.v1.Sessions/Prefetch",

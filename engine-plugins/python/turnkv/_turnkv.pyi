@@ -112,6 +112,8 @@ class TurnBegun:
     tail: bytes | None
     """Hash of the partial tail, the last of them."""
     tail_tokens: int
+    archived: int
+    """Pages after those in the pool that only the archive has: they are on their way."""
 
 @final
 class Prefetched:
@@ -490,16 +492,18 @@ class Namespace:
         ttl_ms: int = 0,
         priority: int = 0,
         last: bool = False,
+        archive: bool = False,
     ) -> int:
-        """Tells the session's pages: its first `keep` stay, `hashes` follow (a partial tail last). Returns how many it has."""
+        """Tells the session's pages: its first `keep` stay, `hashes` follow (a partial tail last). Returns how many it has. `archive`:
+        keep the session in the archive, where the pool has one."""
     def report_prefill(self, tokens: int, seconds: float) -> None:
         """What computing so many tokens of prompts took: hits are worth seconds then, in metrics and in size advice."""
     def fork(self, session: str, fork: str, pages: int = 0) -> int:
         """A new session that shares the leading `pages` (0: all, with the tail)."""
     def supersede(self, session: str, keep: int) -> int:
         """The session's pages after the first `keep` are a dead branch: first victims."""
-    def close(self, session: str) -> None:
-        """The session will not return."""
+    def close(self, session: str, *, archive: bool = False) -> bool:
+        """The session will not return. `archive`: keep it in the archive first; whether it waits for that."""
     def prefetch(self, session: str | None = None, hashes: _Hashes | None = None) -> Prefetched:
         """Brings a session's pages, or these, into DRAM ahead of the turn."""
 

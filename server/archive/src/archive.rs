@@ -4,6 +4,7 @@
 //! there. Whether somebody else has the same bytes can not be found out.
 
 use crate::blob::Compression;
+use crate::directory::folder_of;
 use crate::error::Error;
 use crate::id::{Digest, ObjectId};
 use crate::index::{Found, Index};
@@ -79,8 +80,7 @@ impl Archive {
     /// Opens a tenant's archive, or makes it. Reads the indexes of its packs, newest first, as many as there is room for.
     pub async fn open(place: &Place, tenant: &str, settings: ArchiveSettings) -> Result<Archive, Error> {
         settings.check()?;
-        let below = format!("tenants/{}", &Digest::of(tenant.as_bytes()).to_string()[..32]);
-        let store = Store::open(place, settings.store.clone(), &below)?;
+        let store = Store::open(place, settings.store.clone(), &folder_of(tenant))?;
         let grace = settle(&store, settings.grace).await?;
         let archive = Archive {
             store: Arc::new(store),

@@ -18,6 +18,9 @@
 //! together fill half of one. Manifests name digests,
 //! and digests are found through the packs' indexes, so that no manifest changes.
 //!
+//! An archived session's bookmark is written before its manifest, and goes after it. One that has no manifest a grace time later is of a
+//! capture that never ended. Of several bookmarks of one session the newest that has a manifest counts: the snapshots of the others go.
+//!
 //! An unreadable manifest stops a collection before anything is deleted, because what it needs can not be known. A pack whose index is
 //! damaged stays as long as any blob is missing. After a crash at any point the next collection goes on.
 
@@ -26,7 +29,7 @@ mod sweep;
 
 use crate::archive::Archive;
 use crate::error::Error;
-use crate::id::ObjectId;
+use crate::id::{ObjectId, SessionName};
 use crate::intent;
 use crate::store::{Key, Kind, Listed};
 use crate::term::Term;
@@ -41,6 +44,8 @@ pub struct CollectLimits {
     pub snapshot_age_max: Option<Duration>,
     /// While the blobs that snapshots need have more bytes than this, as stored, the oldest snapshot is deleted.
     pub stored_bytes_max: Option<u64>,
+    /// Only snapshots of archived sessions are deleted; others count.
+    pub sessions_only: bool,
 }
 
 /// What a collection did.
@@ -80,6 +85,8 @@ struct Collection<'a> {
     condemned: HashMap<ObjectId, i64>,
     /// Packs that captures under way reuse.
     intended: HashSet<ObjectId>,
+    /// Bookmarks by their snapshots, listed before the manifests were.
+    bookmarks: HashMap<ObjectId, (SessionName, Listed)>,
     report: CollectReport,
 }
 
@@ -102,9 +109,11 @@ impl Archive {
         // The order of these three is what the module's text rests on.
         let condemned = self.store.list(Kind::Condemned).await?;
         let condemned = condemned.iter().map(|pack| (pack.id, pack.stored_unix_ms)).collect();
-        let report = CollectReport::default();
+        let bookmarks = self.store.list_bookmarks(None).await?;
+        let bookmarks = bookmarks.into_iter().map(|(name, one)| (one.id, (name, one))).collect();
+        let (intended, report) = (HashSet::new(), CollectReport::default());
         let mut collection =
-            Collection { archive: self, term, began_unix_ms, condemned, intended: HashSet::new(), report };
+            Collection { archive: self, term, began_unix_ms, condemned, intended, bookmarks, report };
         collection.read_intents().await?;
         let marks = collection.mark(limits).await?;
         collection.sweep(marks).await?;

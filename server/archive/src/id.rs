@@ -1,10 +1,11 @@
-//! Names: digests of blobs, ids of objects. Owns: their forms. Must not know: what they name.
+//! Names: digests of blobs, ids of objects, names of sessions. Owns: their forms. Must not know: what they name.
 
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+use turnkv_proto::NamespaceId;
 
 /// SHA-256 of a blob's bytes, uncompressed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +75,41 @@ impl ObjectId {
     #[must_use]
     pub fn parse(text: &str) -> Option<ObjectId> {
         unhex(text).map(ObjectId)
+    }
+}
+
+/// Names a session in a store: the first half of the digest of its namespace and of its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionName(pub [u8; 16]);
+
+impl SessionName {
+    /// Of a session of a namespace.
+    #[must_use]
+    pub fn of(namespace: &NamespaceId, session: &str) -> SessionName {
+        let mut sha = Sha256::new();
+        sha.update(namespace.0);
+        sha.update(session.as_bytes());
+        let digest: [u8; 32] = sha.finalize().into();
+        let mut half = [0; 16];
+        half.copy_from_slice(&digest[..16]);
+        SessionName(half)
+    }
+
+    /// From 32 lowercase hexadecimal digits.
+    pub(crate) fn parse(text: &str) -> Option<SessionName> {
+        unhex(text).map(SessionName)
+    }
+}
+
+impl fmt::Display for SessionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for SessionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
     }
 }
 

@@ -10,15 +10,18 @@
 //!
 //! - `archive`: a tenant's archive, opened; [`Archive`] has the verbs
 //! - `capture`, `restore`, `verify`, `fork`, `collect`, `export`, `import`: one verb each; `list` has list, describe and delete
-//! - `manifest`, `pack`, `intent`: what is written; `split`, `blob`: what a page's bytes become
+//! - `directory`: which snapshots are of archived sessions
+//! - `manifest`, `pack`, `intent`, `bookmark`: what is written; `split`, `blob`: what a page's bytes become
 //! - `fill`: packs being written; `read`: blobs being read; `index`: where blobs are
 //! - `store`: a directory or S3, asked with bounds; `workers`: threads that hash and encode; `term`: what the grace time allows
 #![forbid(unsafe_code)]
 
 mod archive;
 mod blob;
+mod bookmark;
 mod capture;
 mod collect;
+mod directory;
 mod error;
 mod export;
 mod fill;
@@ -42,12 +45,14 @@ mod workers;
 
 pub use archive::{Archive, ArchiveSettings};
 pub use blob::Compression;
+pub use bookmark::{Bookmark, PageMark};
 pub use capture::{Capture, CaptureCounts, CapturedPage};
 pub use collect::{CollectLimits, CollectReport};
+pub use directory::{Directory, ListedBookmark};
 pub use error::Error;
 pub use export::ExportCounts;
 pub use fork::Cut;
-pub use id::{Digest, ObjectId};
+pub use id::{Digest, ObjectId, SessionName};
 pub use list::Snapshot;
 pub use manifest::{Header, Manifest, ManifestPage, Sequence, ShardDigests};
 pub use restore::{Restore, RestoredPage};

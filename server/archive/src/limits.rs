@@ -33,6 +33,8 @@ pub const SPLIT_RANGES_MAX: usize = 4096;
 pub const GROUPS_MAX: usize = turnkv_proto::limits::GROUPS_MAX;
 /// Packs that a manifest, or an intent, names.
 pub const PACKS_NAMED_MAX: usize = 65_536;
+/// Bytes of a bookmark: sixteen digits a page, and the rest.
+pub const BOOKMARK_BYTES_MAX: u64 = MANIFEST_PAGES_MAX as u64 * 16 + (64 << 10);
 /// Bytes of an intent, and of every other small object.
 pub const SMALL_OBJECT_BYTES_MAX: u64 = 4 << 20;
 

@@ -63,6 +63,7 @@ pub use verbs::pins::{Pinned, Pinning};
 pub use verbs::prefetch::{Expecting, Prefetching};
 pub use verbs::record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, SessionRecord};
 pub use verbs::reload::{ReloadAsk, ReloadPlan, ReloadStep};
+pub use verbs::resting::{RestingSession, RestingWalk};
 pub use verbs::retain::Retaining;
 pub use verbs::session::EndTurn;
 pub use verbs::sizing::NamespaceRoom;

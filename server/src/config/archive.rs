@@ -1,6 +1,7 @@
 //! `[archive]`: where snapshots are kept, and how much of this host they may take. Owns: its keys and their check. Must not know:
 //! whether the place can be reached.
 
+use super::archived::{ArchivedSessions, SessionKeys, SessionsConfig};
 use super::bounds::{bad, within};
 use super::bytes::Bytes;
 use super::error::ConfigError;
@@ -42,6 +43,45 @@ pub(super) struct ArchiveFile {
     retries_max: Option<u64>,
     /// Threads that hash, encode and decode; default 2, 1 to 16.
     workers: Option<u64>,
+    /// Which sessions are archived by themselves, and found by their next turn: `off` (default), `asked` (those whose owner asks
+    /// for it), or `all` (those too that are idle or about to leave NVMe).
+    sessions: Option<ArchivedSessions>,
+    /// With `all`: how long a session is without a turn before it is archived, s; default 600, 1 to 2592000.
+    idle_s: Option<u64>,
+    /// With `all`: pages that a session has at least; default 1, 1 to 262144. One that is asked for may have fewer.
+    pages_min: Option<u64>,
+    /// Bytes of pages that are archived in a second; default `64MiB`, at least `64KiB`.
+    bytes_per_second: Option<Bytes>,
+    /// Sessions that wait to be archived because their owners asked; default 1024, 1 to 65536. More are told that they will not be.
+    queue_max: Option<u64>,
+    /// How long a reload waits for pages that only the archive has, within its own deadline, ms; default 2000, up to 60000. 0: not
+    /// at all, and lookups do not count them; they come back behind the scenes.
+    wait_ms: Option<u64>,
+    /// How often the archive is asked what other servers archived, ms; default 10000, 100 to 86400000.
+    refresh_ms: Option<u64>,
+    /// How often this server collects the archives of its tenants, s; default 43200, up to 2592000; 0: never.
+    collect_s: Option<u64>,
+    /// Archived sessions that are older are deleted by such a collection; none by default, 1 to 36500.
+    older_than_days: Option<u64>,
+    /// While a tenant's archive has more bytes, such a collection deletes its oldest archived session; none by default.
+    stored_max: Option<Bytes>,
+}
+
+impl ArchiveFile {
+    fn session_keys(&self) -> SessionKeys {
+        SessionKeys {
+            sessions: self.sessions,
+            idle_s: self.idle_s,
+            pages_min: self.pages_min,
+            bytes_per_second: self.bytes_per_second,
+            queue_max: self.queue_max,
+            wait_ms: self.wait_ms,
+            refresh_ms: self.refresh_ms,
+            collect_s: self.collect_s,
+            older_than_days: self.older_than_days,
+            stored_max: self.stored_max,
+        }
+    }
 }
 
 /// Checked `[archive]`; by default there is none.
@@ -65,6 +105,8 @@ pub(crate) struct ArchiveConfig {
     pub(crate) retries_max: u32,
     /// Threads that hash, encode and decode.
     pub(crate) workers: usize,
+    /// Which sessions are archived by themselves.
+    pub(crate) sessions: SessionsConfig,
 }
 
 impl Default for ArchiveConfig {
@@ -79,6 +121,7 @@ impl Default for ArchiveConfig {
             request_timeout: Duration::from_secs(30),
             retries_max: 2,
             workers: 2,
+            sessions: SessionsConfig::default(),
         }
     }
 }
@@ -119,6 +162,7 @@ impl ArchiveConfig {
         let grace_s = within("archive.grace_s", file.grace_s, grace_s, 1, most)?;
         let (most, request_ms) = (SNAPSHOT_REQUEST_MS_MAX, usual.request_timeout.as_millis() as u64);
         let request_ms = within("archive.request_ms", file.request_ms, request_ms, 100, most)?;
+        let sessions = SessionsConfig::check(file.session_keys(), file.place.is_some())?;
         Ok(ArchiveConfig {
             place: file
                 .place
@@ -132,6 +176,7 @@ impl ArchiveConfig {
             request_timeout: Duration::from_millis(request_ms),
             retries_max: retries as u32,
             workers: workers as usize,
+            sessions,
         })
     }
 
@@ -142,7 +187,7 @@ impl ArchiveConfig {
 
     /// The keys that say as much.
     pub(super) fn as_file(&self) -> ArchiveFile {
-        let place = self.place.as_ref();
+        let (place, keys) = (self.place.as_ref(), self.sessions.as_keys());
         ArchiveFile {
             place: place.map(|place| place.text.clone()),
             endpoint: place.and_then(|place| place.endpoint.clone()),
@@ -156,17 +201,29 @@ impl ArchiveConfig {
             request_ms: Some(self.request_timeout.as_millis() as u64),
             retries_max: Some(self.retries_max.into()),
             workers: Some(self.workers as u64),
+            sessions: keys.sessions,
+            idle_s: keys.idle_s,
+            pages_min: keys.pages_min,
+            bytes_per_second: keys.bytes_per_second,
+            queue_max: keys.queue_max,
+            wait_ms: keys.wait_ms,
+            refresh_ms: keys.refresh_ms,
+            collect_s: keys.collect_s,
+            older_than_days: keys.older_than_days,
+            stored_max: keys.stored_max,
         }
     }
 
     /// The keys that have no value.
-    pub(super) fn unset(&self) -> [(&'static str, bool); 4] {
+    pub(super) fn unset(&self) -> [(&'static str, bool); 6] {
         let place = self.place.as_ref();
         [
             ("archive.place", place.is_none()),
             ("archive.endpoint", place.is_none_or(|place| place.endpoint.is_none())),
             ("archive.region", place.is_none_or(|place| place.region.is_none())),
             ("archive.exports", self.exports.is_none()),
+            ("archive.older_than_days", self.sessions.age_max.is_none()),
+            ("archive.stored_max", self.sessions.stored_max.is_none()),
         ]
     }
 }

@@ -240,12 +240,18 @@ fn an_archive_is_a_directory_or_a_bucket_within_bounds_and_reads_back_as_printed
         ("workers = 17", "archive.workers"),
         ("request_ms = 99", "archive.request_ms"),
         ("grace_s = 0", "archive.grace_s"),
+        ("sessions = \"all\"", "archive.sessions"),
+        ("bytes_per_second = \"1KiB\"", "archive.bytes_per_second"),
+        ("wait_ms = 60001", "archive.wait_ms"),
+        ("older_than_days = 0", "archive.older_than_days"),
     ] {
         let error = parse(&format!("[archive]\n{text}\n")).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{key}: ")), "{text}: {error}");
     }
     let bucket = "place = \"s3://b/one/two/\"\nendpoint = \"http://store:9000\"\nconditional_puts = false";
-    for text in ["", "place = \"/a\"\nexports = \"/e\"\ninflight_bytes = \"3MiB\"\ngrace_s = 7", bucket] {
+    let all = "place = \"/a\"\nsessions = \"all\"\nidle_s = 5\nolder_than_days = 3\nstored_max = \"1GiB\"\ncollect_s = 0";
+    for text in ["", all, "place = \"/a\"\nexports = \"/e\"\ninflight_bytes = \"3MiB\"\ngrace_s = 7", bucket]
+    {
         let printed = toml::to_string(&parse(&format!("[archive]\n{text}\n")).unwrap().as_file()).unwrap();
         assert_eq!(printed, toml::to_string(&parse(&printed).unwrap().as_file()).unwrap());
     }

@@ -23,12 +23,18 @@ pub(crate) enum PagesOf {
 }
 
 impl Engine {
-    /// The leading run of a sample of one prefix chain, or of a session's own pages.
+    /// The leading run of a sample of one prefix chain, or of a session's own pages. What only the archive has counts where a reload
+    /// waits for it.
     pub(crate) fn lookup(&self, ask: &Lookup) -> Result<Found, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
         let now = self.now();
-        let found = self.look(ns, &self.hashes_of(ns, &ask.pages)?, now)?;
+        let hashes = self.hashes_of(ns, &ask.pages)?;
+        let mut found = self.look(ns, &hashes, now)?;
         self.metrics.lookups.increment(1);
+        if let PagesOf::Hashes(hashes) = &ask.pages {
+            let beyond = hashes.get(found.present as usize..).unwrap_or_default();
+            found.present += self.archived_after(&ask.namespace, beyond);
+        }
         Ok(found)
     }
 

@@ -10,6 +10,7 @@
 //!   pages travel in a stream; [`remote`]: those whose pages go over the rails of
 //!   another host, [`remotes`]: who is there, and what is under way to them
 //! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
+//! - [`fetch`]: what only the archive has of sessions; [`archived`]: what is known of it, and who asks for it
 //! - [`snapshot`]: what a snapshot takes from the pool beside pages, and sessions that come back from one; [`specs`]: what open
 //!   namespaces are
 //! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are; [`promotions`],
@@ -23,10 +24,12 @@
 //! - `inspect`, `testing`: what simulators and tests may do
 
 pub(crate) mod advice;
+pub(crate) mod archived;
 pub(crate) mod clients;
 mod decide;
 pub(crate) mod drain;
 pub(crate) mod durable;
+mod fetch;
 mod gauges;
 pub(crate) mod health;
 pub(crate) mod hello;

@@ -25,6 +25,7 @@ impl Engine {
         }
         let opened = self.open_new(desc)?;
         self.note_spec(spec);
+        self.archived.opened_bell.notify_one();
         if let Some(ns) = opened {
             self.adopt(&[ns]);
             self.restore(ns);

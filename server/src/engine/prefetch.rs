@@ -2,6 +2,7 @@
 //! pages make room (the pool's to say).
 
 use super::lookup::PagesOf;
+use super::session::SessionKey;
 use super::{Engine, refuse};
 use crate::limits::{PREFETCH_BYTES_INFLIGHT_MAX, PREFETCH_PAGES_PER_SLICE};
 use std::sync::Arc;
@@ -43,7 +44,12 @@ impl Engine {
     pub(crate) fn prefetch(self: &Arc<Self>, ask: &Prefetch) -> Result<PrefetchBegun, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
         let (session, ms) = match &ask.when {
-            When::Now(pages) => return self.promote_pages(ns, &self.hashes_of(ns, pages)?),
+            When::Now(pages) => {
+                let hashes = self.hashes_of(ns, pages)?;
+                let begun = self.promote_pages(ns, &hashes)?;
+                self.fetch_ahead(ns, &ask.namespace, pages)?;
+                return Ok(begun);
+            }
             When::Within { session, ms } => (session, *ms),
         };
         let now = self.now();
@@ -52,6 +58,22 @@ impl Engine {
         drop(self.try_in_slices(|core| core.pool.expect_some(&mut expecting, now))?);
         self.pump_prefetches();
         Ok(PrefetchBegun { started: 0, ready: expecting.dram_pages() })
+    }
+
+    /// Has come back what only the archive has of these.
+    fn fetch_ahead(&self, ns: NamespaceIndex, namespace: &NamespaceId, pages: &PagesOf) -> Result<(), Error> {
+        match pages {
+            PagesOf::Hashes(hashes) => {
+                let here = self.look(ns, hashes, self.now())?.present as usize;
+                self.archived_after(namespace, hashes.get(here..).unwrap_or_default());
+            }
+            PagesOf::Session(session) => {
+                let here = self.session_hashes(ns, session)?.len() as u32;
+                let of = SessionKey { namespace: *namespace, session: session.clone() };
+                self.archived_of(ns, &of, here);
+            }
+        }
+        Ok(())
     }
 
     /// Starts the reads of sessions that are expected back soon, up to the bound in flight. Called by the tick and when such a

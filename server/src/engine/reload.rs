@@ -33,6 +33,8 @@ pub(crate) struct BeginReload {
     pub(crate) wait_ms: u32,
     /// The slots will be mapped.
     pub(crate) hold: bool,
+    /// What only the archive has is waited for as well.
+    pub(crate) may_fetch: bool,
 }
 
 /// What a reader is done with.
@@ -57,11 +59,11 @@ pub(crate) struct ReloadedPosition {
 }
 
 /// A reload whose namespace and caller are known.
-struct Wish<'a> {
-    ns: NamespaceIndex,
+pub(super) struct Wish<'a> {
+    pub(super) ns: NamespaceIndex,
     client: ClientId,
-    ask: &'a BeginReload,
-    deadline: Duration,
+    pub(super) ask: &'a BeginReload,
+    pub(super) deadline: Duration,
     clock: &'a Clock,
     /// Pages in DRAM are checked before they are told.
     check: bool,
@@ -153,13 +155,14 @@ impl ReloadRun {
 
 impl Engine {
     /// Leases the leading pages that are there and starts the reads of those on NVMe. When not even the first page
-    /// finds a slot to be read into, waits for one as long as the caller would.
+    /// finds a slot to be read into, waits for one as long as the caller would; so it does for pages that only the archive has.
     pub(crate) async fn begin_reload(
         self: &Arc<Self>,
         client: ClientId,
         ask: &BeginReload,
     ) -> Result<ReloadRun, Error> {
         let wish = self.wish(client, ask)?;
+        self.archived_landed(&wish).await;
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -178,7 +181,8 @@ impl Engine {
         client: ClientId,
         ask: &BeginReload,
     ) -> Result<Option<ReloadRun>, Error> {
-        self.try_reload(&self.wish(client, ask)?)
+        let wish = self.wish(client, ask)?;
+        if self.lacks_archived(&wish) { Ok(None) } else { self.try_reload(&wish) }
     }
 
     fn wish<'a>(&'a self, client: ClientId, ask: &'a BeginReload) -> Result<Wish<'a>, Error> {

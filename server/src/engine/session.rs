@@ -1,6 +1,7 @@
 //! The session verbs: begin and end a turn, fork, supersede, close, list, describe. Owns: their order and what goes to the
 //! catalog. Must not know: pages' bytes.
 
+use super::archived::AskedSession;
 use super::recorder::{RecordedKind, Told};
 use super::route::{refuse_route, route_namespace};
 use super::{Engine, refuse};
@@ -14,6 +15,7 @@ use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 use turnkv_router::Router;
 
 /// A session, by its namespace and its name there.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SessionKey {
     pub(crate) namespace: NamespaceId,
     pub(crate) session: SessionId,
@@ -37,6 +39,25 @@ pub(crate) struct EndOfTurn {
     pub(crate) ttl_ms: u64,
     pub(crate) priority: u32,
     pub(crate) last: bool,
+    /// The session is to be archived; one of which this is the last turn is there until it is.
+    pub(crate) archive: bool,
+}
+
+/// A turn that has begun.
+pub(crate) struct BegunTurn {
+    /// As the pool has it.
+    pub(crate) begun: TurnBegun,
+    /// Pages of the session after those that are here, which only the archive has: they are on their way.
+    pub(crate) archived: u32,
+}
+
+/// A turn that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct EndedTurn {
+    /// Pages of the session's list that are present.
+    pub(crate) pages: u32,
+    /// The session waits to be archived, as was asked.
+    pub(crate) archiving: bool,
 }
 
 /// Which sessions are there?
@@ -91,7 +112,7 @@ impl EndOfTurn {
 
 impl Engine {
     /// What is left of a session; creates it when it is new.
-    pub(crate) fn begin_turn(&self, ask: &BeginTurn<'_>) -> Result<TurnBegun, Error> {
+    pub(crate) fn begin_turn(&self, ask: &BeginTurn<'_>) -> Result<BegunTurn, Error> {
         let (ns, session) = self.find_session(&ask.of)?;
         if let Some(engine) = ask.engine {
             Router::check_name(engine).map_err(refuse_route)?;
@@ -106,16 +127,19 @@ impl Engine {
         }
         self.tell_turn(ns, RecordedKind::BeginTurn, session, &[]);
         self.remember(ns, session);
-        Ok(begun)
+        Ok(BegunTurn { begun, archived: self.archived_of(ns, &ask.of, begun.pages) })
     }
 
-    /// What the owner knows about the wait that begins now. Returns the pages of the session's list that are present.
-    pub(crate) fn end_turn(&self, ask: &EndOfTurn) -> Result<u32, Error> {
+    /// What the owner knows about the wait that begins now.
+    pub(crate) fn end_turn(&self, ask: &EndOfTurn) -> Result<EndedTurn, Error> {
         let (ns, session) = self.find_session(&ask.of)?;
         let hashes = &ask.hashes;
         let now = self.now();
         let mut list = self.kept_pages(ns, session, ask.keep);
-        let mut turn = TurnEnd::new(ns, session, ask.view());
+        // One that is to be archived is there until it is: the pages of a session that is over go first.
+        let lasts = ask.archive && self.archived.is_on();
+        let end = EndTurn { last: ask.last && !lasts, ..ask.view() };
+        let mut turn = TurnEnd::new(ns, session, end);
         drop(self.try_in_slices(|core| core.pool.end_turn_step(&mut turn, now).map(|more| !more))?);
         let pages = turn.pages();
         if self.is_recording() && list.len() == ask.keep as usize {
@@ -123,8 +147,12 @@ impl Engine {
             self.tell_turn(ns, RecordedKind::EndTurn, session, &list);
         }
         self.settle_home(ns, session, ask.last)?;
+        let archiving = lasts && self.ask_to_archive(ns, &ask.of, ask.last);
+        if ask.last && lasts && !archiving {
+            self.end_session(ns, session)?;
+        }
         self.remember(ns, session);
-        Ok(pages)
+        Ok(EndedTurn { pages, archiving })
     }
 
     /// A second session that shares the first one's leading pages (0: all). Returns how many these are.
@@ -145,14 +173,44 @@ impl Engine {
         Ok(pages)
     }
 
-    /// No turn will follow.
-    pub(crate) fn close(&self, of: &SessionKey) -> Result<(), Error> {
+    /// No turn will follow. One that is to be archived is closed when it is. Whether it waits for that.
+    pub(crate) fn close(&self, of: &SessionKey, archive: bool) -> Result<bool, Error> {
         let (ns, session) = self.find_session(of)?;
+        if archive && self.ask_to_archive(ns, of, true) {
+            return Ok(true);
+        }
+        self.end_session(ns, session)?;
+        self.remember(ns, session);
+        Ok(false)
+    }
+
+    /// Closes a session that is archived now, unless another turn of it has begun since that was asked.
+    pub(crate) fn close_archived(&self, asked: &AskedSession) -> Result<(), Error> {
+        let (ns, session) = (self.find_namespace(&asked.namespace)?, &asked.session);
+        if self.turn_of(ns, session) == Some(asked.turn) {
+            self.end_session(ns, session)?;
+            self.remember(ns, session);
+        }
+        Ok(())
+    }
+
+    fn end_session(&self, ns: NamespaceIndex, session: &SessionId) -> Result<(), Error> {
         let now = self.now();
         self.decide().pool.close(ns, session, now).map_err(refuse)?;
         self.router.lock().forget(route_namespace(ns), session, now);
-        self.remember(ns, session);
         Ok(())
+    }
+
+    /// Has a session archived. False: it will not be.
+    fn ask_to_archive(&self, ns: NamespaceIndex, of: &SessionKey, is_last: bool) -> bool {
+        let Some(turn) = self.turn_of(ns, &of.session) else { return false };
+        let SessionKey { namespace, session } = of.clone();
+        self.archived.ask(AskedSession { namespace, session, turn, is_last })
+    }
+
+    fn turn_of(&self, ns: NamespaceIndex, session: &SessionId) -> Option<u32> {
+        let now = self.now();
+        self.decide().pool.session_record(ns, session, now).map(|record| record.turn)
     }
 
     /// All that is known of one session.

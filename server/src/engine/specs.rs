@@ -2,7 +2,7 @@
 //! open. Must not know: rows of the catalog, what a spec is wanted for.
 
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use turnkv_proto::{CheckedSpec, NamespaceId};
 
 /// Specs by namespace.
@@ -17,6 +17,13 @@ impl Specs {
         if specs.len() > specs_max {
             specs.retain(|id, _| is_open(id));
         }
+    }
+
+    /// Whose those are that are open.
+    pub(super) fn tenants(&self, is_open: impl Fn(&NamespaceId) -> bool) -> BTreeSet<String> {
+        let specs: Vec<(NamespaceId, String)> =
+            self.0.lock().iter().map(|(id, spec)| (*id, spec.tenant().to_owned())).collect();
+        specs.into_iter().filter(|(id, _)| is_open(id)).map(|(_, tenant)| tenant).collect()
     }
 
     /// What a namespace is that was opened.

@@ -109,6 +109,7 @@ impl Engine {
             swept: Mutex::default(),
             coming_back: Mutex::default(),
             saving_pins: Mutex::default(),
+            archived: super::archived::Archived::new(&settings.archive),
             clients: clients::Clients::new(),
             freed: Notify::new(),
             waiting_for_slots: AtomicU64::new(0),

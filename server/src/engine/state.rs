@@ -1,6 +1,7 @@
 //! What an engine has. Owns: every part of it, and the pool with all else that the one lock guards. Must not know: the verbs,
 //! which extend it.
 
+use super::archived::Archived;
 use super::clients::Clients;
 use super::durable::DurableWaits;
 use super::metrics::Metrics;
@@ -47,6 +48,8 @@ pub(crate) struct Engine {
     pub(super) coming_back: Mutex<BTreeMap<NamespaceIndex, Return>>,
     /// Held while pins are written, so that a row is never older than the one before it.
     pub(super) saving_pins: Mutex<()>,
+    /// What only the archive has, and what it is to get.
+    pub(crate) archived: Archived,
     /// Client processes on this host.
     pub(crate) clients: Clients,
     /// Rung whenever slots may have become free.

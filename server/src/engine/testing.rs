@@ -29,5 +29,13 @@ pub(crate) fn offer(namespace: NamespaceId, hashes: Vec<BlockHash>) -> BeginOffl
 
 /// Wants these pages, without a wait.
 pub(crate) fn want(namespace: NamespaceId, hashes: Vec<BlockHash>) -> BeginReload {
-    BeginReload { namespace, session: None, hashes, shards: Shards::one(0), wait_ms: 0, hold: false }
+    BeginReload {
+        namespace,
+        session: None,
+        hashes,
+        shards: Shards::one(0),
+        wait_ms: 0,
+        hold: false,
+        may_fetch: false,
+    }
 }

@@ -6,7 +6,15 @@ use std::time::Duration;
 use tokio::sync::futures::Notified;
 
 /// One call in the count; out of it however its wait ends.
-struct Waits<'a>(&'a AtomicU64);
+pub(super) struct Waits<'a>(&'a AtomicU64);
+
+impl<'a> Waits<'a> {
+    /// From now on.
+    pub(super) fn begin(count: &'a AtomicU64) -> Waits<'a> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Waits(count)
+    }
+}
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
@@ -17,8 +25,7 @@ impl Drop for Waits<'_> {
 impl Engine {
     /// Waits for the bell, at most until a moment. False: that came first.
     pub(super) async fn slots_freed(&self, freed: std::pin::Pin<&mut Notified<'_>>, until: Duration) -> bool {
-        self.waiting_for_slots.fetch_add(1, Ordering::Relaxed);
-        let _waits = Waits(&self.waiting_for_slots);
+        let _waits = Waits::begin(&self.waiting_for_slots);
         self.clock.until(until, freed).await.is_some()
     }
 

@@ -83,8 +83,7 @@ impl Server {
 
     /// A turn ends.
     pub fn end_turn(&self, raw: &wire::EndTurnRequest) -> Result<wire::EndTurnReply, Error> {
-        let pages = self.engine.end_turn(&codec::sessions::end_turn(raw, &self.guest)?)?;
-        Ok(wire::EndTurnReply { pages })
+        Ok(codec::sessions::turn_ended(self.engine.end_turn(&codec::sessions::end_turn(raw, &self.guest)?)?))
     }
 
     /// A session with the pages of another.
@@ -103,7 +102,8 @@ impl Server {
 
     /// A session is over.
     pub fn close(&self, raw: &wire::CloseRequest) -> Result<(), Error> {
-        self.engine.close(&codec::sessions::key(&raw.namespace, &raw.session, &self.guest)?)
+        let of = codec::sessions::key(&raw.namespace, &raw.session, &self.guest)?;
+        self.engine.close(&of, raw.archive).map(drop)
     }
 
     /// The sessions known.

@@ -4,7 +4,7 @@ use crate::config::ArchiveConfig;
 use crate::limits::{ARCHIVE_INDEX_BLOBS_MAX, ARCHIVES_OPEN_MAX};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use turnkv_archive::{Archive, ArchiveSettings, Error, Place, StoreSettings};
+use turnkv_archive::{Archive, ArchiveSettings, Directory, Error, Place, StoreSettings};
 
 /// Archives of one place.
 pub(super) struct Archives {
@@ -40,6 +40,11 @@ impl Archives {
         let archive = Archive::open(&self.place, tenant, self.settings.clone()).await?;
         self.keep(tenant, &archive);
         Ok(archive)
+    }
+
+    /// The directory of a tenant's archived sessions; nothing is asked of the store yet.
+    pub(super) fn directory_of(&self, tenant: &str) -> Result<Directory, Error> {
+        Directory::open(&self.place, tenant, self.settings.store.clone())
     }
 
     fn take(&self, tenant: &str) -> Option<Archive> {

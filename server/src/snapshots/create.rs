@@ -8,14 +8,14 @@ use super::progress::{PagesDone, Tell};
 use super::read::PageReader;
 use super::room::Operation;
 use super::summary::{SnapshotSummary, summary_of};
+use super::take::Taking;
 use crate::engine::Engine;
 use crate::engine::session::SessionKey;
-use crate::limits::SNAPSHOT_PAGES_IN_FLIGHT_MAX;
 use std::sync::Arc;
 use turnkv_archive::limits::{MANIFEST_PAGES_MAX, SEQUENCES_MAX};
-use turnkv_archive::{Archive, Capture, CaptureCounts, CapturedPage, Manifest};
+use turnkv_archive::{Archive, Capture, CaptureCounts, Manifest};
 use turnkv_pool::PageOutline;
-use turnkv_proto::{BlockHash, CheckedSpec, Error, ErrorKind, NamespaceId, SessionId, Shards};
+use turnkv_proto::{BlockHash, CheckedSpec, Error, ErrorKind, NamespaceId, SessionId};
 
 /// What is to be captured.
 pub(crate) struct CreateSnapshot {
@@ -88,34 +88,20 @@ impl Snapshots {
     ) -> Result<(Manifest, CaptureCounts, u64), Error> {
         let refuse = |fault| operation.refuse(fault);
         let mut capture = archive.capture(header_of(spec)?).await.map_err(refuse)?;
-        let shards = Shards::new(0, spec.shards().into());
-        let shards =
-            shards.ok_or_else(|| Error::new(ErrorKind::Internal, "a namespace with too many shards"))?;
-        let page_bytes = spec.shard_bytes() * u64::from(spec.shards());
-        let (engine, namespace, shard_bytes) = (&self.engine, spec.id(), spec.shard_bytes() as usize);
-        let reader = PageReader { engine, namespace, shards, shard_bytes };
-        let at_once =
-            (self.config().inflight_bytes / page_bytes).clamp(1, SNAPSHOT_PAGES_IN_FLIGHT_MAX as u64);
-        let mut taken: Vec<Option<u32>> = Vec::with_capacity(plan.pages.len());
-        let mut done = PagesDone { pages: plan.pages.len() as u64, page_bytes, ..PagesDone::default() };
+        let reader = PageReader::of(&self.engine, spec)?;
+        let mut done = PagesDone {
+            pages: plan.pages.len() as u64,
+            page_bytes: reader.page_bytes(),
+            ..PagesDone::default()
+        };
         tell(done);
-        for some in plan.pages.chunks(at_once as usize) {
-            let hashes: Vec<BlockHash> = some.iter().map(|page| page.hash).collect();
-            for (page, read) in some.iter().zip(reader.read(&hashes).await?) {
-                // What follows a page that is gone is of no use.
-                let parent = page.parent.map(|parent| taken[parent as usize]);
-                let number = match (read, parent) {
-                    (None, _) | (_, Some(None)) => None,
-                    (Some(shards), parent) => {
-                        let captured = CapturedPage { hash: page.hash, parent: parent.flatten(), shards };
-                        Some(capture.page(captured).await.map_err(refuse)?)
-                    }
-                };
-                taken.push(number);
-            }
+        let mut taking = Taking::new(&mut capture, reader, self.config().inflight_bytes);
+        for some in taking.parts(&plan.pages) {
+            taking.take(some).await.map_err(|fault| fault.told(&refuse))?;
             done.pages_done += some.len() as u64;
             tell(done);
         }
+        let taken = taking.taken();
         let lost = taken.iter().filter(|number| number.is_none()).count() as u64;
         if lost == taken.len() as u64 {
             return Err(Error::invalid("all pages left the pool before they could be captured"));

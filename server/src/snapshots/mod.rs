@@ -11,7 +11,8 @@
 //!
 //! - [`room`]: what all operations share, and their turns; [`archives`]: tenants' archives, opened
 //! - [`create`], [`restore`], [`list`], [`describe`], [`verify`], [`fork`], [`delete`], [`collect`], [`export`], [`import`]: a verb each
-//! - [`plan`], [`read`]: which pages a snapshot takes, and their bytes; [`write`]: pages into the pool
+//! - [`plan`], [`read`], [`take`]: which pages a snapshot takes, and their bytes; [`write`], [`storing`]: pages into the pool
+//! - [`tier`]: sessions that are archived by themselves, and found by their next turn
 //! - [`header`]: what a manifest says of a namespace; [`spec_text`]: its spec as JSON; [`summary`]: a snapshot in few words
 //! - [`exports`]: the one folder of this host that exports are in
 //! - [`progress`], [`counts`], [`refusal`]: how far an operation is, what is counted, what is said when the archive refuses
@@ -35,7 +36,10 @@ mod refusal;
 pub(crate) mod restore;
 mod room;
 mod spec_text;
+mod storing;
 pub(crate) mod summary;
+mod take;
+pub(crate) mod tier;
 pub(crate) mod verify;
 mod write;
 

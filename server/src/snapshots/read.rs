@@ -11,21 +11,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use turnkv_pool::MissCause;
-use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId, Shards};
+use turnkv_proto::{BlockHash, CheckedSpec, Error, ErrorKind, NamespaceId, Shards};
 
 /// Reads pages of one namespace.
 pub(super) struct PageReader<'a> {
-    pub(super) engine: &'a Arc<Engine>,
-    pub(super) namespace: NamespaceId,
+    engine: &'a Arc<Engine>,
+    namespace: NamespaceId,
     /// All that a page has.
-    pub(super) shards: Shards,
-    pub(super) shard_bytes: usize,
+    shards: Shards,
+    shard_bytes: usize,
+}
+
+/// All shards of a namespace's pages.
+pub(super) fn all_shards(spec: &CheckedSpec) -> Result<Shards, Error> {
+    let shards = Shards::new(0, spec.shards().into());
+    shards.ok_or_else(|| Error::new(ErrorKind::Internal, "a namespace with too many shards"))
 }
 
 /// The shards of a page that was read; none: it is not there, or not as it was stored.
 pub(super) type ReadPage = Option<Vec<Bytes>>;
 
-impl PageReader<'_> {
+impl<'a> PageReader<'a> {
+    /// Of a namespace's pages.
+    pub(super) fn of(engine: &'a Arc<Engine>, spec: &CheckedSpec) -> Result<PageReader<'a>, Error> {
+        Ok(PageReader {
+            engine,
+            namespace: spec.id(),
+            shards: all_shards(spec)?,
+            shard_bytes: spec.shard_bytes() as usize,
+        })
+    }
+
+    /// Bytes of a page.
+    pub(super) fn page_bytes(&self) -> u64 {
+        (self.shard_bytes * self.shards.count()) as u64
+    }
+
     /// Reads these pages. No lease is left when it returns.
     pub(super) async fn read(&self, hashes: &[BlockHash]) -> Result<Vec<ReadPage>, Error> {
         let mut pages = Vec::with_capacity(hashes.len());
@@ -61,6 +82,7 @@ impl PageReader<'_> {
             shards: self.shards,
             wait_ms: SNAPSHOT_WAIT_MS,
             hold: false,
+            may_fetch: false,
         };
         let mut run = match InlineReload::begin(self.engine, InlineCaller::Snapshots, &ask).await {
             Ok(run) => run,

@@ -14,16 +14,15 @@ use super::header::namespace_of;
 use super::progress::{PagesDone, Tell};
 use super::room::Operation;
 use super::spec_text::differences;
+use super::storing::Storing;
 use super::summary::{SnapshotSummary, summary_of};
-use super::write::{PageChain, PageWriter, WholePage, WrittenPages};
+use super::write::WrittenPages;
 use crate::engine::session::SessionKey;
 use crate::engine::snapshot::{WholeSession, session_exists};
-use crate::limits::SNAPSHOT_PAGES_IN_FLIGHT_MAX;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use turnkv_archive::{Archive, Manifest, ObjectId, RestoredPage, Sequence};
-use turnkv_proto::limits::LEASE_PAGES_MAX;
-use turnkv_proto::{BlockHash, CheckedSpec, Error, ErrorKind, NamespaceId, SessionId, Shards};
+use turnkv_archive::{Archive, Manifest, ObjectId, Sequence};
+use turnkv_proto::{BlockHash, CheckedSpec, Error, ErrorKind, NamespaceId, SessionId};
 
 /// What is to come back.
 pub(crate) struct RestoreSnapshot {
@@ -144,36 +143,17 @@ impl Snapshots {
         tell: Tell<'_, PagesDone>,
     ) -> Result<WrittenPages, Error> {
         let refuse = |fault| operation.refuse(fault);
-        let shards = Shards::new(0, spec.shards().into());
-        let shards =
-            shards.ok_or_else(|| Error::new(ErrorKind::Internal, "a namespace with too many shards"))?;
-        let page_bytes = spec.shard_bytes() * u64::from(spec.shards());
+        let storing = Storing::new(&self.engine, spec, self.config().inflight_bytes)?;
+        let page_bytes = storing.page_bytes();
         let mut done = PagesDone { pages: pages.len() as u64, page_bytes, ..PagesDone::default() };
-        let writer = PageWriter { engine: &self.engine, namespace: spec.id(), shards };
-        let most = (self.config().inflight_bytes / page_bytes)
-            .clamp(1, SNAPSHOT_PAGES_IN_FLIGHT_MAX.min(LEASE_PAGES_MAX / shards.count()) as u64);
-        let tails = tails_of(manifest);
-        let mut reading = archive.restore_pages(Arc::clone(manifest), pages).await.map_err(refuse)?;
-        let (mut batch, mut written) = (Batch::default(), WrittenPages::default());
         tell(done);
-        loop {
-            let page = reading.next().await.transpose().map_err(refuse)?;
-            let full = batch.pages.len() as u64 >= most || batch.tail_tokens > 0;
-            if page.as_ref().is_none_or(|page| full || !batch.is_followed_by(page)) && !batch.pages.is_empty()
-            {
-                let chain =
-                    PageChain { parent: batch.parent, pages: &batch.pages, tail_tokens: batch.tail_tokens };
-                let WrittenPages { stored, present } = writer.write(&chain).await?;
-                self.counts.restored_pages.increment(stored + present);
-                self.counts.restored_bytes.increment((stored + present) * page_bytes);
-                (written.stored, written.present) = (written.stored + stored, written.present + present);
-                done.pages_done += batch.pages.len() as u64;
-                tell(done);
-                batch = Batch::default();
-            }
-            let Some(page) = page else { return Ok(written) };
-            batch.push(page, manifest, &tails);
-        }
+        let mut told = |pages: u64, WrittenPages { stored, present }| {
+            self.counts.restored_pages.increment(stored + present);
+            self.counts.restored_bytes.increment((stored + present) * page_bytes);
+            done.pages_done += pages;
+            tell(done);
+        };
+        storing.store(archive, manifest, pages, &refuse, &mut told).await
     }
 
     fn make_session(&self, manifest: &Manifest, session: &ComingSession<'_>) -> Result<(), Error> {
@@ -183,31 +163,6 @@ impl Snapshots {
         let tail = session.sequence.last_page_tokens;
         let tail_tokens = if tail < manifest.header.page_tokens { tail } else { 0 };
         self.engine.make_session(&WholeSession { of: &session.of, hashes: &hashes, tail_tokens })
-    }
-}
-
-/// Pages that follow one another, to be stored at once.
-#[derive(Default)]
-struct Batch {
-    parent: Option<BlockHash>,
-    pages: Vec<WholePage>,
-    last: u32,
-    tail_tokens: u32,
-}
-
-impl Batch {
-    fn is_followed_by(&self, page: &RestoredPage) -> bool {
-        page.parent == Some(self.last)
-    }
-
-    fn push(&mut self, page: RestoredPage, manifest: &Manifest, tails: &HashMap<u32, u32>) {
-        if self.pages.is_empty() {
-            let before = page.parent.and_then(|parent| manifest.pages.get(parent as usize));
-            self.parent = before.map(|before| before.hash);
-        }
-        self.last = page.ix;
-        self.tail_tokens = tails.get(&page.ix).copied().unwrap_or(0);
-        self.pages.push(WholePage { hash: page.hash, shards: page.shards });
     }
 }
 
@@ -236,10 +191,4 @@ fn pages_of(sequences: &[&Sequence]) -> Vec<usize> {
     let pages: BTreeSet<usize> =
         sequences.iter().flat_map(|sequence| &sequence.pages).map(|ix| *ix as usize).collect();
     pages.into_iter().collect()
-}
-
-/// Pages that are not full, with their tokens: only the end of a sequence is.
-fn tails_of(manifest: &Manifest) -> HashMap<u32, u32> {
-    let partial = manifest.sequences.iter().filter(|one| one.last_page_tokens < manifest.header.page_tokens);
-    partial.filter_map(|one| one.pages.last().map(|last| (*last, one.last_page_tokens))).collect()
 }

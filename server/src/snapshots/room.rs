@@ -10,7 +10,7 @@ use crate::limits::{SNAPSHOT_LOOKS_MAX, SNAPSHOT_RETRY_MS};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
-use turnkv_archive::Archive;
+use turnkv_archive::{Archive, Directory, Error as Fault};
 use turnkv_proto::{Error, ErrorKind};
 
 /// The server's snapshots.
@@ -41,6 +41,16 @@ impl Snapshots {
             looks: Semaphore::new(SNAPSHOT_LOOKS_MAX),
             engine: Arc::clone(engine),
         })
+    }
+
+    /// A tenant's archive, for what the server does by itself.
+    pub(super) async fn archive_of(&self, tenant: &str) -> Result<Archive, Fault> {
+        self.archives.as_ref().ok_or_else(no_place)?.of(tenant).await
+    }
+
+    /// The directory of a tenant's archived sessions.
+    pub(super) fn directory_of(&self, tenant: &str) -> Result<Directory, Fault> {
+        self.archives.as_ref().ok_or_else(no_place)?.directory_of(tenant)
     }
 
     pub(super) fn config(&self) -> &ArchiveConfig {
@@ -77,6 +87,11 @@ impl Snapshots {
     }
 }
 
+/// There is no place to ask.
+fn no_place() -> Fault {
+    Fault::NotFound { object: "the archive".to_owned() }
+}
+
 impl Operation<'_> {
     /// A tenant's archive.
     pub(super) async fn archive(&self, tenant: &str) -> Result<Archive, Error> {
@@ -85,7 +100,7 @@ impl Operation<'_> {
     }
 
     /// What an archive refuses, counted.
-    pub(super) fn refuse(&self, fault: turnkv_archive::Error) -> Error {
+    pub(super) fn refuse(&self, fault: Fault) -> Error {
         self.snapshots.counts.failed(&fault);
         let error = refuse(fault);
         if error.kind == ErrorKind::Internal {

@@ -117,7 +117,7 @@ impl Heavy {
         self.have_long()?;
         let (namespace, session) = self.session(LONG);
         let mut client = self.sessions_client();
-        self.runtime.block_on(client.close(wire::CloseRequest { namespace, session }))?;
+        self.runtime.block_on(client.close(wire::CloseRequest { namespace, session, archive: false }))?;
         Ok(())
     }
 

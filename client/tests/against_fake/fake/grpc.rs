@@ -210,6 +210,7 @@ impl Sessions for Service {
             dram: 4,
             tail_tokens: 3,
             tail: vec![9; 32].into(),
+            archived: 0,
         }))
     }
 
@@ -218,7 +219,10 @@ impl Sessions for Service {
         request: Request<wire::EndTurnRequest>,
     ) -> Result<Response<wire::EndTurnReply>, Status> {
         let ask = request.get_ref();
-        Ok(Response::new(wire::EndTurnReply { pages: ask.keep + ask.hashes.len() as u32 / 32 }))
+        Ok(Response::new(wire::EndTurnReply {
+            pages: ask.keep + ask.hashes.len() as u32 / 32,
+            archiving: ask.archive,
+        }))
     }
 
     async fn fork(&self, _: Request<wire::ForkRequest>) -> Result<Response<wire::ForkReply>, Status> {
@@ -233,7 +237,7 @@ impl Sessions for Service {
     }
 
     async fn close(&self, _: Request<wire::CloseRequest>) -> Result<Response<wire::CloseReply>, Status> {
-        Ok(Response::new(wire::CloseReply {}))
+        Ok(Response::new(wire::CloseReply::default()))
     }
 
     async fn prefetch(

@@ -2,13 +2,13 @@
 
 use super::{CollectLimits, Collection};
 use crate::error::Error;
-use crate::id::Digest;
+use crate::id::{Digest, ObjectId, SessionName};
 use crate::limits::{MARKS_MAX, OBJECTS_AT_ONCE};
 use crate::manifest::Manifest;
 use crate::store::{Key, Kind, Listed};
 use futures_util::StreamExt;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 /// Blobs that are needed. Half a digest names one: two blobs that agree in it would be a collision of 128 bits, and are not found by
 /// chance.
@@ -57,7 +57,10 @@ impl Collection<'_> {
     /// Reads all manifests, newest first, and marks what those need that stay. Then deletes the others.
     pub(super) async fn mark(&mut self, limits: CollectLimits) -> Result<Marks, Error> {
         let mut listed = self.archive.store.list(Kind::Manifest).await?;
-        listed.sort_unstable_by_key(|one| (one.stored_unix_ms, one.id));
+        self.sweep_bookmarks(&listed).await?;
+        let superseded = self.superseded(&listed);
+        // What stays whatever the limits say comes last here, and so is counted first.
+        listed.sort_unstable_by_key(|one| (self.outlasts(one, limits), one.stored_unix_ms, one.id));
         let sizes = match limits.stored_bytes_max {
             Some(_) => self.stored_bytes().await?,
             None => HashMap::new(),
@@ -77,10 +80,16 @@ impl Collection<'_> {
                 Err(fault) => return Err(fault),
             };
             let new_bytes = new_bytes(&manifest, &marks, &sizes);
-            is_full |= limits.stored_bytes_max.is_some_and(|max| bytes + new_bytes > max);
-            if is_full || self.is_too_old(&one, limits) {
+            if superseded.contains(&one.id) {
                 surplus.push(one.id);
                 continue;
+            }
+            if !self.outlasts(&one, limits) {
+                is_full |= limits.stored_bytes_max.is_some_and(|max| bytes + new_bytes > max);
+                if is_full || self.is_too_old(&one, limits) {
+                    surplus.push(one.id);
+                    continue;
+                }
             }
             bytes += new_bytes;
             self.report.snapshots += 1;
@@ -91,8 +100,41 @@ impl Collection<'_> {
         for id in surplus.into_iter().rev() {
             self.archive.store.delete(Key::Of(Kind::Manifest, id)).await?;
             self.report.snapshots_deleted += 1;
+            if let Some((name, _)) = self.bookmarks.get(&id) {
+                self.archive.store.delete(Key::Bookmark(*name, id)).await?;
+            }
         }
         Ok(marks)
+    }
+
+    /// Removes bookmarks of captures that never ended, or whose snapshots were deleted.
+    async fn sweep_bookmarks(&mut self, manifests: &[Listed]) -> Result<(), Error> {
+        let there: HashSet<ObjectId> = manifests.iter().map(|one| one.id).collect();
+        let is_idle = |id: &ObjectId, one: &Listed| !there.contains(id) && self.is_old(one.stored_unix_ms);
+        let idle = self.bookmarks.iter().filter(|(id, (_, one))| is_idle(id, one));
+        for (id, name) in idle.map(|(id, (name, _))| (*id, *name)).collect::<Vec<_>>() {
+            self.archive.store.delete(Key::Bookmark(name, id)).await?;
+            self.bookmarks.remove(&id);
+            self.report.litter_deleted += 1;
+        }
+        Ok(())
+    }
+
+    /// Snapshots of archived sessions that have a newer one.
+    fn superseded(&self, manifests: &[Listed]) -> HashSet<ObjectId> {
+        let mut newest: HashMap<SessionName, ObjectId> = HashMap::new();
+        let kept = |one: &Listed| self.bookmarks.get(&one.id).map(|(name, _)| (*name, one.id));
+        let kept: Vec<(SessionName, ObjectId)> = manifests.iter().filter_map(kept).collect();
+        for (name, id) in &kept {
+            let newest = newest.entry(*name).or_insert(*id);
+            *newest = (*newest).max(*id);
+        }
+        kept.into_iter().filter(|(name, id)| newest[name] != *id).map(|(_, id)| id).collect()
+    }
+
+    /// Whether a snapshot stays whatever its age, and however much there is.
+    fn outlasts(&self, one: &Listed, limits: CollectLimits) -> bool {
+        limits.sessions_only && !self.bookmarks.contains_key(&one.id)
     }
 
     fn is_too_old(&self, one: &Listed, limits: CollectLimits) -> bool {

@@ -1,6 +1,6 @@
 //! What objects are called. Owns: their paths below a tenant's prefix.
 
-use crate::id::ObjectId;
+use crate::id::{ObjectId, SessionName};
 use object_store::path::Path;
 use std::fmt;
 
@@ -11,6 +11,8 @@ pub(crate) enum Key {
     Settled,
     /// One of many of its kind.
     Of(Kind, ObjectId),
+    /// Says of the manifest of this id that it has a session.
+    Bookmark(SessionName, ObjectId),
 }
 
 /// Objects that there are many of.
@@ -27,6 +29,9 @@ pub(crate) enum Kind {
     /// A collection under way; tells it the store's time.
     Collection,
 }
+
+/// The folder of bookmarks, and what their names end with.
+pub(crate) const BOOKMARKS: (&str, &str) = ("sessions", ".json");
 
 impl Kind {
     /// The folder, and what names end with.
@@ -55,6 +60,10 @@ impl Key {
                 let (folder, ending) = kind.form();
                 prefix.clone().join(folder).join(format!("{id}{ending}"))
             }
+            Key::Bookmark(name, id) => {
+                let (folder, ending) = BOOKMARKS;
+                prefix.clone().join(folder).join(name.to_string()).join(format!("{id}{ending}"))
+            }
         }
     }
 }
@@ -69,6 +78,7 @@ impl fmt::Display for Key {
             Key::Of(Kind::Intent, id) => write!(f, "intent {id}"),
             Key::Of(Kind::Condemned, id) => write!(f, "condemnation of pack {id}"),
             Key::Of(Kind::Collection, id) => write!(f, "collection {id}"),
+            Key::Bookmark(_, id) => write!(f, "bookmark of snapshot {id}"),
         }
     }
 }

@@ -2,9 +2,9 @@
 //! about them. Owns: [`Store`]. Must not know: what objects mean.
 
 use crate::error::Error;
-use crate::id::ObjectId;
+use crate::id::{ObjectId, SessionName};
 use crate::limits::{LIST_OBJECTS_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
-use crate::store::key::{Key, Kind};
+use crate::store::key::{BOOKMARKS, Key, Kind};
 use crate::store::litter;
 use crate::store::place::{Opened, Place, StoreSettings};
 use bytes::Bytes;
@@ -179,7 +179,7 @@ impl Store {
         let path = key.path(&self.prefix);
         let meta = self.ask(key, || self.inner.head(&path)).await?;
         let id = match key {
-            Key::Of(_, id) => id,
+            Key::Of(_, id) | Key::Bookmark(_, id) => id,
             Key::Settled => ObjectId([0; 16]),
         };
         Ok(listed(id, &meta))
@@ -188,14 +188,40 @@ impl Store {
     /// All objects of a kind, in the order of their ids. What has another name than ours is not among them.
     pub(crate) async fn list(&self, kind: Kind) -> Result<Vec<Listed>, Error> {
         let folder = self.prefix.clone().join(kind.form().0);
+        let id_of = |path: &Path| path.filename().and_then(|file| kind.id_of(file));
+        let mut found = self.list_below(&folder, |meta| Some(listed(id_of(&meta.location)?, meta))).await?;
+        found.sort_unstable_by_key(|one| one.id);
+        found.dedup_by_key(|one| one.id);
+        Ok(found)
+    }
+
+    /// All bookmarks, or those of one session.
+    pub(crate) async fn list_bookmarks(
+        &self,
+        of: Option<SessionName>,
+    ) -> Result<Vec<(SessionName, Listed)>, Error> {
+        let (folder, ending) = BOOKMARKS;
+        let folder = self.prefix.clone().join(folder);
+        let folder = of.map_or(folder.clone(), |name| folder.join(name.to_string()));
+        let bookmark = |meta: &ObjectMeta| {
+            let id = ObjectId::parse(meta.location.filename()?.strip_suffix(ending)?)?;
+            let parts: Vec<_> = meta.location.parts().collect();
+            let name = SessionName::parse(parts.get(parts.len().checked_sub(2)?)?.as_ref())?;
+            Some((name, listed(id, meta)))
+        };
+        self.list_below(&folder, bookmark).await
+    }
+
+    /// What is below a folder and is `ours`.
+    async fn list_below<T>(
+        &self,
+        folder: &Path,
+        ours: impl Fn(&ObjectMeta) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
         let mut tries = Tries::new(self.settings.retries_max);
         loop {
-            match self.try_list(kind, &folder).await {
-                Ok(mut found) => {
-                    found.sort_unstable_by_key(|one| one.id);
-                    found.dedup_by_key(|one| one.id);
-                    return Ok(found);
-                }
+            match self.try_list(folder, &ours).await {
+                Ok(found) => return Ok(found),
                 Err(Tried::Ended(fault)) => return Err(fault),
                 Err(Tried::Passing(fault)) => tries.pause(fault).await?,
                 Err(Tried::Exists) => return Err(Error::Exists { object: folder.to_string() }),
@@ -203,24 +229,28 @@ impl Store {
         }
     }
 
-    async fn try_list(&self, kind: Kind, folder: &Path) -> Result<Vec<Listed>, Tried> {
+    async fn try_list<T>(
+        &self,
+        folder: &Path,
+        ours: &impl Fn(&ObjectMeta) -> Option<T>,
+    ) -> Result<Vec<T>, Tried> {
         let permit = self.permit().await.map_err(Tried::Ended)?;
         let mut stream = self.inner.list(Some(folder));
         let mut found = Vec::new();
+        let object = || format!("the list of {}", folder.filename().unwrap_or_default());
         loop {
             let next = timeout(self.settings.request_timeout, stream.next()).await;
-            let object = || format!("the list of {}", kind.form().0);
             let Some(meta) =
                 next.map_err(|_| Tried::Passing(too_slow(&object(), self.settings.request_timeout)))?
             else {
                 break;
             };
             let meta = meta.map_err(|fault| sorted(&object(), &fault))?;
-            let Some(id) = meta.location.filename().and_then(|file| kind.id_of(file)) else {
+            let Some(one) = ours(&meta) else {
                 tracing::debug!(object = %meta.location, "left alone: it has no name of ours");
                 continue;
             };
-            found.push(listed(id, &meta));
+            found.push(one);
             Error::bound("objects of one kind", found.len() as u64, LIST_OBJECTS_MAX as u64)
                 .map_err(Tried::Ended)?;
         }

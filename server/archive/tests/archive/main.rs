@@ -4,6 +4,7 @@
 
 mod crashes;
 mod damage;
+mod directory;
 mod exports;
 mod kills;
 mod manifests;

@@ -5,7 +5,8 @@
 //!   `prefetch`, `promote`
 //! - `leases`: how leases begin and end; `clients`: who holds them
 //! - sessions: `session` (fork, supersede, close), `turn_begin`, `turn_end`, `retain` (those with a priority),
-//!   `describe` (for people), `record` (across restarts), `outline` (what hangs on what, for snapshots)
+//!   `describe` (for people), `record` (across restarts), `outline` (what hangs on what, for snapshots), `resting` (those that
+//!   may be kept elsewhere)
 //! - `pins`: prefixes that many sessions share
 //! - NVMe: `writes`, `reads`, `space` (segments that are emptied), `starts` (what was found there)
 //! - `namespaces`, and `retire`: those that make way; `sizing`: how much they could do with
@@ -28,6 +29,7 @@ mod promote;
 mod reads;
 pub(crate) mod record;
 pub(crate) mod reload;
+pub(crate) mod resting;
 pub(crate) mod retain;
 mod retire;
 pub(crate) mod session;

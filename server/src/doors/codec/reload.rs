@@ -24,6 +24,7 @@ pub(crate) fn begin(raw: &wire::BeginReloadRequest, guest: &Guest) -> Result<Beg
         hashes,
         wait_ms: raw.wait_ms,
         hold: raw.hold,
+        may_fetch: true,
     })
 }
 

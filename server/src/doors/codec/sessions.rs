@@ -2,7 +2,7 @@
 
 use crate::access::{Guest, Seen};
 use crate::engine::session::{
-    BeginTurn, Described, EndOfTurn, ListSessions, Listed, SessionKey, SessionList,
+    BeginTurn, BegunTurn, Described, EndOfTurn, EndedTurn, ListSessions, Listed, SessionKey, SessionList,
 };
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ pub(crate) fn begin_turn<'a>(raw: &'a wire::BeginTurnRequest, guest: &Guest) -> 
 }
 
 /// Encodes its answer.
-pub(crate) fn turn_begun(begun: TurnBegun) -> wire::BeginTurnReply {
-    let TurnBegun { turn, pages, dram, tail } = begun;
+pub(crate) fn turn_begun(begun: BegunTurn) -> wire::BeginTurnReply {
+    let BegunTurn { begun: TurnBegun { turn, pages, dram, tail }, archived } = begun;
     let (tail, tail_tokens) =
         tail.map_or((Bytes::new(), 0), |(hash, tokens)| (hash.0.to_vec().into(), tokens));
-    wire::BeginTurnReply { turn, pages, dram, tail_tokens, tail }
+    wire::BeginTurnReply { turn, pages, dram, tail_tokens, tail, archived }
 }
 
 /// Decodes an EndTurn.
@@ -39,7 +39,13 @@ pub(crate) fn end_turn(raw: &wire::EndTurnRequest, guest: &Guest) -> Result<EndO
         ttl_ms: raw.ttl_ms,
         priority: raw.priority,
         last: raw.r#final,
+        archive: raw.archive,
     })
+}
+
+/// Encodes its answer.
+pub(crate) fn turn_ended(ended: EndedTurn) -> wire::EndTurnReply {
+    wire::EndTurnReply { pages: ended.pages, archiving: ended.archiving }
 }
 
 /// Decodes a Fork: the session, and the new one.

@@ -231,6 +231,7 @@ pub(crate) fn collect(
     let limits = CollectLimits {
         snapshot_age_max: (raw.older_than_s > 0).then(|| Duration::from_secs(raw.older_than_s)),
         stored_bytes_max: (raw.stored_bytes_max > 0).then_some(raw.stored_bytes_max),
+        sessions_only: false,
     };
     Ok((tenant(raw.tenant, guest)?, limits))
 }

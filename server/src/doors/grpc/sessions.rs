@@ -33,9 +33,9 @@ impl Sessions for SessionsService {
     }
 
     async fn end_turn(&self, request: Request<wire::EndTurnRequest>) -> Answer<wire::EndTurnReply> {
-        let pages =
+        let ended =
             self.engine.end_turn(&codec::sessions::end_turn(request.get_ref(), &guest_of(&request)?)?)?;
-        Ok(Response::new(wire::EndTurnReply { pages }))
+        Ok(Response::new(codec::sessions::turn_ended(ended)))
     }
 
     async fn fork(&self, request: Request<wire::ForkRequest>) -> Answer<wire::ForkReply> {
@@ -54,8 +54,9 @@ impl Sessions for SessionsService {
 
     async fn close(&self, request: Request<wire::CloseRequest>) -> Answer<wire::CloseReply> {
         let raw = request.get_ref();
-        self.engine.close(&codec::sessions::key(&raw.namespace, &raw.session, &guest_of(&request)?)?)?;
-        Ok(Response::new(wire::CloseReply {}))
+        let of = codec::sessions::key(&raw.namespace, &raw.session, &guest_of(&request)?)?;
+        let archiving = self.engine.close(&of, raw.archive)?;
+        Ok(Response::new(wire::CloseReply { archiving }))
     }
 
     async fn prefetch(&self, request: Request<wire::PrefetchRequest>) -> Answer<wire::PrefetchReply> {

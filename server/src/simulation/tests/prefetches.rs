@@ -24,7 +24,7 @@ fn with_session(shape: Shape) -> World {
     engine.begin_turn(&BeginTurn { of: key(&world), engine: None }).unwrap();
     assert_eq!(world.offload(&hashes()), Ok(()));
     let end = end_of_turn(key(&world));
-    assert_eq!(engine.end_turn(&end), Ok(PAGES));
+    assert_eq!(engine.end_turn(&end).unwrap().pages, PAGES);
     world.demote(PAGES);
     world
 }

@@ -404,5 +404,6 @@ pub(super) fn end_of_turn(of: SessionKey) -> EndOfTurn {
         ttl_ms: 0,
         priority: 0,
         last: false,
+        archive: false,
     }
 }

@@ -39,6 +39,7 @@ pub(super) async fn turn(context: &Rc<Context>, space: usize) {
         ttl_ms: [0, 2_000][context.below(2) as usize],
         priority: context.below(2) as u32,
         r#final: context.percent(5),
+        archive: false,
     };
     if let Err(error) = server.end_turn(&end) {
         context.refused("EndTurn", &error);
@@ -61,7 +62,9 @@ pub(super) async fn turn(context: &Rc<Context>, space: usize) {
             }
         }
         4 => {
-            if let Err(error) = server.close(&wire::CloseRequest { namespace, session: other }) {
+            if let Err(error) =
+                server.close(&wire::CloseRequest { namespace, session: other, archive: false })
+            {
                 context.refused("Close", &error);
             }
         }

@@ -1,0 +1,239 @@
+//! Sessions into the archive, one at a time and at a rate. Owns: which is next, what of it is captured, what it supersedes. Must not know:
+//! the rules of turns.
+//!
+//! 1. Those that somebody asked for come first, then those at rest that the engine finds.
+//! 2. One of which all pages are archived already is done. So nothing is captured twice.
+//! 3. Pages are captured. The bookmark is written, then the manifest, then what it supersedes goes.
+//!
+//! A store that does not answer, or is full, is asked again after a pause that grows: what waits, waits. Nobody else does.
+
+use super::run::{Tier, is_of_store};
+use crate::config::ArchivedSessions;
+use crate::engine::archived::AskedSession;
+use crate::engine::session::SessionKey;
+use crate::limits::{ARCHIVE_FOUND_MAX, ARCHIVE_LOOK_MS};
+use crate::snapshots::header::header_of;
+use crate::snapshots::plan::{Plan, TokensOf};
+use crate::snapshots::read::PageReader;
+use crate::snapshots::take::{TakeFault, Taking};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use turnkv_archive::{Bookmark, Error as Fault, ListedBookmark, PageMark};
+use turnkv_pool::{PageOutline, RestingWalk};
+use turnkv_proto::{BlockHash, CheckedSpec, Error, ErrorKind};
+
+/// A session to be archived.
+enum Job {
+    Asked(AskedSession),
+    Found(SessionKey),
+}
+
+/// Why a session is not archived.
+enum KeepFault {
+    /// The archive says so.
+    Archive(Fault),
+    /// The pool does.
+    Pool(Error),
+}
+
+impl From<Fault> for KeepFault {
+    fn from(fault: Fault) -> KeepFault {
+        KeepFault::Archive(fault)
+    }
+}
+
+impl From<Error> for KeepFault {
+    fn from(error: Error) -> KeepFault {
+        KeepFault::Pool(error)
+    }
+}
+
+impl Job {
+    fn of(&self) -> SessionKey {
+        match self {
+            Job::Asked(AskedSession { namespace, session, .. }) => {
+                SessionKey { namespace: *namespace, session: session.clone() }
+            }
+            Job::Found(of) => of.clone(),
+        }
+    }
+}
+
+impl Tier {
+    /// Archives one session after another.
+    pub(super) async fn keep_sessions(&self) {
+        let (mut found, mut walk) = (VecDeque::new(), RestingWalk::default());
+        loop {
+            self.found_waiting.store(found.len(), Ordering::Relaxed);
+            let asked = self.engine().archived.next_asked().map(Job::Asked);
+            let Some(job) = asked.or_else(|| found.pop_front().map(Job::Found)) else {
+                let asked = self.engine().archived.asked_bell.notified();
+                // That the time is over is as good a reason.
+                drop(timeout(Duration::from_millis(ARCHIVE_LOOK_MS), asked).await);
+                if self.config().keep == ArchivedSessions::All {
+                    found.extend(self.look_for_sessions(&mut walk).await);
+                }
+                continue;
+            };
+            self.keep_one(&job).await;
+            if let Job::Asked(asked) = job
+                && asked.is_last
+                && let Err(error) = self.engine().close_archived(&asked)
+            {
+                tracing::debug!(%error, "a session that was archived is closed already");
+            }
+        }
+    }
+
+    /// Archives a session, however long the store makes it wait, or gives it up.
+    async fn keep_one(&self, job: &Job) {
+        let of = job.of();
+        loop {
+            match self.keep(&of).await {
+                Ok(()) => return self.postponing.reset(),
+                Err(KeepFault::Archive(fault)) if is_of_store(&fault) => {
+                    self.counts.postponed.increment(1);
+                    self.store_failed(&fault);
+                    let pause = self.postponing.next();
+                    tracing::warn!(%fault, pause_s = pause.as_secs(), "archiving waits for the store");
+                    sleep(pause).await;
+                }
+                Err(KeepFault::Pool(Error { kind: ErrorKind::Busy { .. }, .. })) => {
+                    self.counts.postponed.increment(1);
+                    sleep(self.postponing.next()).await;
+                }
+                Err(fault) => {
+                    self.counts.given_up_sessions.increment(1);
+                    return self.give_up(&of, fault);
+                }
+            }
+        }
+    }
+
+    fn give_up(&self, of: &SessionKey, fault: KeepFault) {
+        let text = match fault {
+            KeepFault::Pool(error) => error.to_string(),
+            KeepFault::Archive(fault) => {
+                self.snapshots.counts.failed(&fault);
+                fault.to_string()
+            }
+        };
+        tracing::warn!(session = of.session.as_str(), fault = text, "a session is not archived");
+    }
+
+    /// Sessions at rest that are not archived as they are.
+    async fn look_for_sessions(&self, walk: &mut RestingWalk) -> Vec<SessionKey> {
+        let (engine, mut at) = (Arc::clone(self.engine()), std::mem::take(walk));
+        let (pages_min, idle) = (self.config().pages_min, self.config().idle);
+        let looked = tokio::task::spawn_blocking(move || {
+            let found = engine.resting(&mut at, pages_min, idle);
+            let index = engine.archived.index.read();
+            let is_archived = |of: &SessionKey, pages: u32, last: &BlockHash| {
+                index.session(&of.namespace, &of.session).is_some_and(|one| one.has(pages, last))
+            };
+            let new = found.into_iter().filter(|(of, pages, last)| !is_archived(of, *pages, last));
+            let new: Vec<SessionKey> = new.map(|(of, ..)| of).take(ARCHIVE_FOUND_MAX).collect();
+            drop(index);
+            (at, new)
+        });
+        match looked.await {
+            Ok((at, new)) => {
+                *walk = at;
+                new
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a look for sessions to archive ended early");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Archives a session as it is now; nothing is done where it is gone, or is archived.
+    async fn keep(&self, of: &SessionKey) -> Result<(), KeepFault> {
+        let engine = Arc::clone(self.engine());
+        let (key, spec) = (of.clone(), engine.namespace_spec(&of.namespace));
+        let Ok(spec) = spec else { return Ok(()) };
+        let outlined = tokio::task::spawn_blocking(move || engine.session_outline(&key)).await;
+        let outlined = outlined.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+        let chain = match outlined {
+            Err(Error { kind: ErrorKind::SessionUnknown, .. }) => return Ok(()),
+            chain => chain?,
+        };
+        if chain.is_empty() || self.is_archived(of, &chain) {
+            return Ok(());
+        }
+        let directory = self.snapshots.directory_of(spec.tenant())?;
+        let name = turnkv_archive::SessionName::of(&of.namespace, of.session.as_str());
+        let older = directory.list_of(name).await?;
+        // Another server may have archived it since the directory was looked at.
+        if let Some(newest) = older.last() {
+            match directory.read(*newest).await {
+                Ok(bookmark) => drop(self.learn(*newest, bookmark)),
+                Err(Fault::NotFound { .. } | Fault::Damaged { .. }) => {}
+                Err(fault) => return Err(fault.into()),
+            }
+            self.engine().archived.index_changed();
+            if self.is_archived(of, &chain) {
+                return Ok(());
+            }
+        }
+        self.capture(of, &spec, &chain, &older).await
+    }
+
+    /// Whether the archive has all these pages as the session's.
+    fn is_archived(&self, of: &SessionKey, chain: &[PageOutline]) -> bool {
+        let index = self.engine().archived.index.read();
+        let known = index.session(&of.namespace, &of.session);
+        known.zip(chain.last()).is_some_and(|(known, last)| known.has(chain.len() as u32, &last.hash))
+    }
+
+    async fn capture(
+        &self,
+        of: &SessionKey,
+        spec: &CheckedSpec,
+        chain: &[PageOutline],
+        older: &[ListedBookmark],
+    ) -> Result<(), KeepFault> {
+        let plan = Plan::of_chain(of.session.as_str(), chain, spec.page_tokens());
+        let archive = self.snapshots.archive_of(spec.tenant()).await?;
+        let mut capture = archive.capture(header_of(spec)?).await?;
+        let reader = PageReader::of(self.engine(), spec)?;
+        let page_bytes = reader.page_bytes();
+        let mut taking = Taking::new(&mut capture, reader, self.snapshots.config().inflight_bytes);
+        for some in taking.parts(&plan.pages) {
+            self.pace.spend(some.len() as u64 * page_bytes).await;
+            taking.take(some).await.map_err(|fault| match fault {
+                TakeFault::Pool(error) => KeepFault::Pool(error),
+                TakeFault::Archive(fault) => KeepFault::Archive(fault),
+            })?;
+        }
+        let taken = taking.taken();
+        let whole: Vec<PageOutline> =
+            chain.iter().zip(&taken).map_while(|(page, number)| number.is_some().then_some(*page)).collect();
+        // Its pages left the pool meanwhile, all or those that are not archived.
+        if whole.is_empty() || self.is_archived(of, &whole) {
+            return Ok(());
+        }
+        let marks = whole.iter().map(|page| PageMark::of(&page.hash)).collect();
+        let session = of.session.as_str().to_owned();
+        let bookmark = Bookmark { namespace: of.namespace, session, pages: marks };
+        let directory = self.snapshots.directory_of(spec.tenant())?;
+        let at = directory.write(capture.id(), &bookmark).await?;
+        plan.sequences(&taken, &mut TokensOf::new()).into_iter().for_each(|one| capture.sequence(one));
+        let (manifest, counts) = capture.finish().await?;
+        self.snapshots.counts.captured_pages.increment(manifest.pages.len() as u64);
+        self.snapshots.counts.captured_bytes.increment(manifest.page_bytes());
+        self.snapshots.counts.stored_bytes.increment(counts.stored_bytes);
+        self.counts.archived_sessions.increment(1);
+        self.learn(at, bookmark);
+        self.engine().archived.index_changed();
+        for old in older {
+            directory.retire(*old).await?;
+            self.counts.superseded_sessions.increment(1);
+        }
+        Ok(())
+    }
+}

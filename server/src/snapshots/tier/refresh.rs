@@ -1,0 +1,112 @@
+//! What the archive has, as its directory says. Owns: which bookmarks were read. Must not know: who looks for sessions.
+//!
+//! A list names all bookmarks of a tenant; each is read once. So what a server archived is known here after a while, and what was
+//! there before this server started.
+
+use super::known::TenantBookmarks;
+use super::run::{Tier, is_of_store};
+use crate::engine::archived::{ArchivedSession, SnapshotName};
+use crate::limits::{ARCHIVE_BOOKMARKS_AT_ONCE, ARCHIVE_TENANTS_MAX};
+use futures_util::StreamExt;
+use std::collections::HashSet;
+use tokio::time::{sleep, timeout};
+use turnkv_archive::{Bookmark, Error as Fault, ListedBookmark};
+use turnkv_proto::SessionId;
+
+impl Tier {
+    /// Asks again and again, and when a namespace was opened.
+    pub(super) async fn refresh_sessions(&self) {
+        loop {
+            for tenant in self.engine().open_tenants() {
+                if let Err(fault) = self.refresh(&tenant).await {
+                    let pause = self.store_failed(&fault);
+                    tracing::warn!(%fault, "what is archived can not be asked for: tried again");
+                    sleep(pause).await;
+                }
+            }
+            let opened = self.engine().archived.opened_bell.notified();
+            // That the time is over is as good a reason.
+            drop(timeout(self.config().refresh, opened).await);
+        }
+    }
+
+    /// Learns which sessions of a tenant are archived, and which are not any more.
+    async fn refresh(&self, tenant: &str) -> Result<(), Fault> {
+        let mut known = self.known.lock().await;
+        if !known.tenants.contains_key(tenant) {
+            if known.tenants.len() >= ARCHIVE_TENANTS_MAX {
+                return Ok(());
+            }
+            let directory = self.snapshots.directory_of(tenant)?;
+            let fresh = TenantBookmarks { directory, seen: HashSet::new(), unlisted: 0 };
+            known.tenants.insert(tenant.to_owned(), fresh);
+        }
+        let Some(bookmarks) = known.tenants.get_mut(tenant) else { return Ok(()) };
+        let listed: HashSet<ListedBookmark> = bookmarks.directory.list().await?.into_iter().collect();
+        let gone: Vec<SnapshotName> =
+            bookmarks.seen.difference(&listed).map(|one| SnapshotName(one.snapshot.0)).collect();
+        bookmarks.seen.retain(|one| listed.contains(one));
+        self.forget(&gone);
+        let mut new: Vec<ListedBookmark> = listed.difference(&bookmarks.seen).copied().collect();
+        // The newest first: where there is no room for all, the oldest are not found.
+        new.sort_unstable_by_key(|one| std::cmp::Reverse(one.snapshot));
+        let directory = bookmarks.directory.clone();
+        let reads = futures_util::stream::iter(new).map(|one| {
+            let directory = directory.clone();
+            async move { (one, directory.read(one).await) }
+        });
+        let mut reads = std::pin::pin!(reads.buffered(ARCHIVE_BOOKMARKS_AT_ONCE));
+        while let Some((one, read)) = reads.next().await {
+            match read {
+                Ok(bookmark) => bookmarks.unlisted += usize::from(!self.learn(one, bookmark)),
+                // It went meanwhile.
+                Err(Fault::NotFound { .. }) => continue,
+                Err(fault) if is_of_store(&fault) => return Err(fault),
+                Err(fault) => tracing::warn!(%fault, "an archived session is not found"),
+            }
+            bookmarks.seen.insert(one);
+        }
+        let unlisted = known.tenants.values().map(|one| one.unlisted).sum();
+        drop(known);
+        self.counts.unlisted(unlisted);
+        self.engine().archived.index_changed();
+        Ok(())
+    }
+
+    /// A bookmark's snapshot was not there. It may be one that is about to be written: its bookmark is looked at again.
+    pub(super) async fn look_again(&self, snapshot: SnapshotName) {
+        for tenant in self.known.lock().await.tenants.values_mut() {
+            tenant.seen.retain(|one| one.snapshot.0 != snapshot.0);
+        }
+        self.forget(&[snapshot]);
+    }
+
+    /// A session is archived so. False: there is no room to know it.
+    pub(super) fn learn(&self, at: ListedBookmark, bookmark: Bookmark) -> bool {
+        let Ok(session) = SessionId::parse(&bookmark.session) else { return true };
+        let pages: Box<[u64]> = bookmark.pages.iter().map(|mark| mark.0).collect();
+        let (namespace, snapshot) = (bookmark.namespace, SnapshotName(at.snapshot.0));
+        let has_room = self.engine().archived.index.read().has_room(pages.len());
+        self.engine().archived.index.write().put(ArchivedSession { namespace, session, snapshot, pages });
+        has_room
+    }
+
+    /// These are not there any more.
+    pub(super) fn forget(&self, gone: &[SnapshotName]) {
+        let archived = &self.engine().archived;
+        let known = {
+            let mut index = archived.index.write();
+            gone.iter().filter(|one| index.forget(**one)).count()
+        };
+        if known > 0 {
+            // Others may have the same pages. Whoever looks something up need not wait while that is found out.
+            loop {
+                let pages = archived.index.read().map_pages();
+                if archived.index.write().take_pages(pages) {
+                    break;
+                }
+            }
+        }
+        archived.index_changed();
+    }
+}
