@@ -25,7 +25,7 @@ fn of_one_suite(suite: usize) -> Arc<CryptoProvider> {
 
 /// Bytes that are not alike at any two near places.
 fn plaintext(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at ^ (at >> 8) * 31) as u8).collect()
+    (0..bytes).map(|at| (at ^ ((at >> 8) * 31)) as u8).collect()
 }
 
 /// What a connection has to send.
@@ -102,7 +102,7 @@ proptest! {
         client.send_close_notify();
         ciphertext.append(&mut sealed(&mut client));
         let mut stream = FramedStream::tls(here, server).unwrap();
-        let sending = std::thread::spawn(move || {
+        let sending = std::thread::Builder::new().spawn(move || {
             let mut left = &ciphertext[..];
             for cut in cuts.into_iter().cycle() {
                 let (now, later) = left.split_at(cut.min(left.len()));
@@ -116,6 +116,7 @@ proptest! {
             there.shutdown(Shutdown::Write).unwrap_or_default();
             there
         });
+        let sending = sending.unwrap();
         let (read, end) = read_to_end(&mut stream, &reads);
         drop(stream);
         sending.join().unwrap();
