@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rcgen::{CertificateParams, KeyPair};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
@@ -28,13 +29,12 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// A new certificate, and who accepts it.
-    pub fn new() -> Result<Trust> {
+    /// A new certificate, and who accepts it, by the cryptography of `provider`.
+    pub fn new(provider: Arc<CryptoProvider>) -> Result<Trust> {
         let key = KeyPair::generate()?;
         let certificate = CertificateParams::new(vec![NAME.to_owned()])?.self_signed(&key)?;
         let mut roots = RootCertStore::empty();
         roots.add(certificate.der().clone())?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let versions = &[&rustls::version::TLS13];
         let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)?

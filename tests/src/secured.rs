@@ -123,7 +123,9 @@ pub async fn user(address: &str, tls: TlsConfig, tenant: &str) -> Result<User, E
 /// Whether a call's connection ended; what the call is told depends on where it was.
 #[must_use]
 pub fn is_gone(error: &Error) -> bool {
-    matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Deadline)
+    // A call that comes while its connection ends is told why.
+    let is_told = error.kind == ErrorKind::Limit && error.message.ends_with("it is ended");
+    is_told || matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Deadline)
 }
 
 /// Calls again and again until told to stop; how often it was answered, and the first failure.

@@ -48,6 +48,19 @@ struct Options {
     tls: bool,
 }
 
+/// TLS of bare streams, as rustls gives it, and of rails, as a pool has it.
+struct Secured {
+    bare: Trust,
+    rails: Trust,
+}
+
+impl Secured {
+    fn new() -> Result<Self> {
+        let bare = Trust::new(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))?;
+        Ok(Self { bare, rails: Trust::new(turnkv_transfer::tls::provider())? })
+    }
+}
+
 /// Which way bytes go between client and server.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
@@ -59,16 +72,16 @@ enum Way {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let trust = options.tls.then(Trust::new).transpose()?;
+    let secured = options.tls.then(Secured::new).transpose()?;
     for &rails in &options.rails {
         for &span_kib in &options.span_kib {
-            println!("{}", measure(&options, trust.as_ref(), rails, span_kib << 10)?);
+            println!("{}", measure(&options, secured.as_ref(), rails, span_kib << 10)?);
         }
     }
     Ok(())
 }
 
-fn measure(options: &Options, trust: Option<&Trust>, rails: usize, span_bytes: usize) -> Result<Table> {
+fn measure(options: &Options, secured: Option<&Secured>, rails: usize, span_bytes: usize) -> Result<Table> {
     let (memory_bytes, total) = (options.memory_mib << 20, options.total_mib << 20);
     ensure!(
         memory_bytes.is_multiple_of(span_bytes * rails),
@@ -77,7 +90,8 @@ fn measure(options: &Options, trust: Option<&Trust>, rails: usize, span_bytes: u
     let mut costs = [const { Costs::new() }; 4];
     for round in 0..=options.rounds {
         // Opened anew: where the memory of both happens to lie decides up to a third of a rate.
-        let mut raw = Raw::open(trust, rails, memory_bytes)?;
+        let mut raw = Raw::open(secured.map(|secured| &secured.bare), rails, memory_bytes)?;
+        let trust = secured.map(|secured| &secured.rails);
         let framed = Framed::open(trust, rails, memory_bytes, span_bytes, options.under_way)?;
         let measured = [
             raw.run(Way::Put, total, span_bytes)?,
@@ -89,7 +103,7 @@ fn measure(options: &Options, trust: Option<&Trust>, rails: usize, span_bytes: u
             costs.iter_mut().zip(measured).for_each(|(costs, cost)| costs.push(cost, total));
         }
     }
-    let wire = if trust.is_some() { "TLS" } else { "TCP" };
+    let wire = if secured.is_some() { "TLS" } else { "TCP" };
     let what = format!("{rails} rail(s) over {wire}, spans of {} KiB, every byte verified", span_bytes >> 10);
     let mut table = Table::new(what);
     let [raw_put, put, raw_get, get] = costs;

@@ -203,7 +203,8 @@ pub const DROPPED_BYTES: usize = 64 << 10;
 pub const TLS_READ_BYTES: usize = 64 << 10;
 /// Ciphertext that waits to leave a TLS rail.
 pub const TLS_UNSENT_BYTES: usize = 64 << 10;
-/// Plaintext that one read from a TLS rail gives: memory is not taken back while it is written.
+/// Plaintext that one read from a TLS rail gives, up to the end of its last record: memory is not taken back while it
+/// is written.
 pub const TLS_MOVED_BYTES: usize = 256 << 10;
 /// Registrations in force in one framed domain.
 pub const REGISTRATIONS_MAX: usize = 1 << 16;

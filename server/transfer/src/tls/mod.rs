@@ -4,6 +4,7 @@
 //!
 //! - [`files`]: reading them, within a bound
 //! - [`server`]: the server's end; [`client`]: the client's
+//! - `provider`: whose cryptography it is; `landing`: decrypting into the memory that a reader offers
 //! - `trusted`: whose client certificates are accepted
 //! - [`dial`]: a client's connections
 //! - [`certificate`]: what one says; [`words`]: why a handshake failed, for people
@@ -17,6 +18,7 @@ pub mod files;
 pub mod server;
 pub mod words;
 
+mod landing;
 mod provider;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,8 @@ pub use certificate::{CertificateFacts, certificate_facts};
 pub use client::{TlsConfig, client_config};
 pub use dial::{Dial, Dialed};
 pub use files::TlsError;
+pub(crate) use landing::land;
+pub use provider::provider;
 pub use server::{ServerBytes, ServerFiles, ServerTls};
 pub use words::{Fault, client_words, fault_of, server_words, speaks_others, tls_cause};
 

@@ -5,5 +5,6 @@ mod bad_server;
 mod conformance;
 mod control;
 mod pair;
+mod records;
 mod slow;
 mod tls;

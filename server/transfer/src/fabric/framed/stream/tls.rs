@@ -10,6 +10,7 @@ use rustls::Connection;
 
 use super::socket::Socket;
 use crate::limits::{TLS_MOVED_BYTES, TLS_READ_BYTES, TLS_UNSENT_BYTES};
+use crate::tls::land;
 
 /// A TLS connection over a socket that does not block.
 #[derive(Debug)]
@@ -20,12 +21,14 @@ pub(super) struct TlsBytes {
     buffer: Vec<u8>,
     taken: usize,
     arrived: usize,
+    /// Why nothing more can be decrypted.
+    failure: Option<rustls::Error>,
 }
 
 impl TlsBytes {
     pub(super) fn new(socket: Socket, mut connection: Connection) -> Self {
         connection.set_buffer_limit(Some(TLS_UNSENT_BYTES));
-        Self { socket, connection, buffer: vec![0; TLS_READ_BYTES], taken: 0, arrived: 0 }
+        Self { socket, connection, buffer: vec![0; TLS_READ_BYTES], taken: 0, arrived: 0, failure: None }
     }
 
     pub(super) fn socket(&mut self) -> &mut Socket {
@@ -36,18 +39,14 @@ impl TlsBytes {
     /// closed its end, or there is no room.
     pub(super) fn read(&mut self, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
         let into = if first.is_empty() { second } else { first };
-        let room = into.len().min(TLS_MOVED_BYTES);
         let mut read = 0;
-        while read < room {
-            let more = match self.connection.reader().read(&mut into[read..room]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.decrypt() {
-                    Ok(()) => continue,
-                    Err(error) => Err(error),
-                },
+        while read < into.len().min(TLS_MOVED_BYTES) {
+            let more = match self.connection.reader().read(&mut into[read..]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.decrypt(&mut into[read..]),
+                Ok(0) => break,
                 more => more,
             };
             match more {
-                Ok(0) => break,
                 Ok(count) => read += count,
                 // Whatever it is, it comes again when there is nothing else to say.
                 Err(_) if read > 0 => break,
@@ -57,8 +56,10 @@ impl TlsBytes {
         Ok(read)
     }
 
-    /// Gives rustls more ciphertext.
-    fn decrypt(&mut self) -> io::Result<()> {
+    /// Gives rustls, which holds no plaintext, more ciphertext. What of the plaintext fits `into` is there; the rest waits
+    /// in rustls, and none may be there yet.
+    fn decrypt(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.check()?;
         if self.taken == self.arrived {
             self.arrived = self.socket.receive(&mut [IoSliceMut::new(&mut self.buffer)])?;
             self.taken = 0;
@@ -69,12 +70,24 @@ impl TlsBytes {
         let mut rest = &self.buffer[self.taken..self.arrived];
         let count = self.connection.read_tls(&mut rest)?;
         self.taken += count;
-        self.connection.process_new_packets().map_err(|error| {
+        let (landed, decrypted) = land(into, || self.connection.process_new_packets());
+        if let Err(error) = decrypted {
             // The peer is told why, if there is room for it.
             self.flush().unwrap_or_default();
-            io::Error::new(io::ErrorKind::InvalidData, error)
-        })?;
-        Ok(())
+            self.failure = Some(error);
+            if landed == 0 {
+                return self.check();
+            }
+        }
+        Ok(landed)
+    }
+
+    /// What is no TLS ends the stream, once all before it was read.
+    fn check(&self) -> io::Result<usize> {
+        match &self.failure {
+            Some(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error.clone())),
+            None => Ok(0),
+        }
     }
 
     /// Encrypts as much of the two pieces as may wait to leave, and writes what there is room for.

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
@@ -18,6 +19,7 @@ use crate::fabric::{
 };
 use crate::limits::FRAMED_STALL;
 use crate::region::Region;
+use crate::tls::provider;
 
 struct OverTls;
 
@@ -44,47 +46,69 @@ impl Ends for OverTls {
 
 conforms!(OverTls);
 
-/// Configurations that trust one another.
-static CONFIGS: LazyLock<(Arc<ServerConfig>, Arc<ClientConfig>)> = LazyLock::new(|| {
-    let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(vec!["pool".to_owned()]).unwrap().self_signed(&key).unwrap();
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate.der().clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let versions = &[&rustls::version::TLS13];
-    let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(versions)
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::Pkcs8(key.serialize_der().into()))
-        .unwrap();
-    server.send_tls13_tickets = 0; // none is left on the way when something is put between the ends
-    let client = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions)
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    (Arc::new(server), Arc::new(client))
-});
+/// What both ends of a connection are made with.
+pub(super) struct Configs {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+/// Those of a pool.
+static CONFIGS: LazyLock<Configs> = LazyLock::new(|| Configs::new(provider(), None));
+
+impl Configs {
+    /// Two that trust one another. `record_bytes`: the most of a record from the client, with its header.
+    pub(super) fn new(provider: Arc<CryptoProvider>, record_bytes: Option<usize>) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec!["pool".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.der().clone()).unwrap();
+        let versions = &[&rustls::version::TLS13];
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        server.send_tls13_tickets = 0; // none is left on the way when something is put between the ends
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        client.max_fragment_size = record_bytes;
+        Self { server: Arc::new(server), client: Arc::new(client) }
+    }
+
+    /// Handshakes over both ends of a connection.
+    pub(super) fn shake(
+        &self,
+        here: &mut TcpStream,
+        there: &mut TcpStream,
+    ) -> (ServerConnection, ClientConnection) {
+        let mut server = ServerConnection::new(Arc::clone(&self.server)).unwrap();
+        let name = ServerName::try_from("pool").unwrap();
+        let mut client = ClientConnection::new(Arc::clone(&self.client), name).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while server.is_handshaking() || server.wants_write() {
+                    server.complete_io(here).map(|_| ()).unwrap()
+                }
+            });
+            while client.is_handshaking() || client.wants_write() {
+                client.complete_io(there).unwrap();
+            }
+        });
+        (server, client)
+    }
+}
 
 /// Handshakes over both ends of a connection; then `between` may put something between them.
 pub(super) fn tls(
     (mut here, mut there): (TcpStream, TcpStream),
     between: impl FnOnce(TcpStream, TcpStream) -> (TcpStream, TcpStream),
 ) -> (FramedStream, FramedStream) {
-    let mut server = ServerConnection::new(Arc::clone(&CONFIGS.0)).unwrap();
-    let name = ServerName::try_from("pool").unwrap();
-    let mut client = ClientConnection::new(Arc::clone(&CONFIGS.1), name).unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while server.is_handshaking() || server.wants_write() {
-                server.complete_io(&mut here).map(|_| ()).unwrap()
-            }
-        });
-        while client.is_handshaking() || client.wants_write() {
-            client.complete_io(&mut there).unwrap();
-        }
-    });
+    let (server, client) = CONFIGS.shake(&mut here, &mut there);
     let (here, there) = between(here, there);
     (FramedStream::tls(here, server).unwrap(), FramedStream::tls(there, client).unwrap())
 }
@@ -95,12 +119,12 @@ pub(super) fn tcp_ends_meet(here: TcpStream, there: TcpStream) -> (TcpStream, Tc
 
 #[test]
 fn a_handshake_that_is_not_done_makes_no_stream() {
-    let connection = ServerConnection::new(Arc::clone(&CONFIGS.0)).unwrap();
+    let connection = ServerConnection::new(Arc::clone(&CONFIGS.server)).unwrap();
     assert_eq!(FramedStream::tls(tcp().0, connection).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
 }
 
-/// One bit flipped anywhere ends the rail before a byte of the record is in memory; what is said to be done is
-/// right.
+/// One bit flipped anywhere ends the rail, and nothing that its record would say is in memory; what is said to be done
+/// is right.
 #[test]
 fn a_flipped_bit_on_the_way_ends_the_rail() {
     for at in [3, 40, 900, 70_000] {
