@@ -10,6 +10,7 @@
 //! ```
 //! A slab gives out no slot once it is on its way, so what is looked at is looked at again only while something keeps it.
 
+use crate::config::Limits;
 use crate::ids::{NONE, PageKey};
 use crate::index::entry::Cell;
 use crate::index::flags::{DIRTY, PROMOTING, PROTECTED, WRITING};
@@ -35,6 +36,16 @@ impl Store {
     pub(crate) fn resize_dram(&mut self, slabs: u32) {
         self.slots.want(slabs);
         self.call.note_freed(); // more may fit, or nothing will: whoever waits for a slot looks again
+    }
+
+    /// Shares of DRAM are so large from now on.
+    pub(crate) fn set_shares(&mut self, shares: &Limits, free_slots_percent: u8) {
+        self.config.free_slots_percent = free_slots_percent;
+        let limits = &mut self.config.limits;
+        limits.client_slots_percent = shares.client_slots_percent;
+        limits.user_slots_percent = shares.user_slots_percent;
+        limits.all_slots_percent = shares.all_slots_percent;
+        self.call.note_freed(); // whoever waits may have more now
     }
 
     /// The slab that is to have memory next.

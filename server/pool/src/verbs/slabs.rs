@@ -2,6 +2,7 @@
 //! Must not know: memory files.
 
 use crate::Pool;
+use crate::config::Limits;
 use crate::ids::{Now, SlotKey, SlotPlace};
 use crate::store::shrink::Shrink;
 
@@ -36,6 +37,12 @@ impl Pool {
     pub fn resize_dram(&mut self, slabs: u32, now: Now) {
         self.store.tick(now);
         self.store.resize_dram(slabs.max(1));
+    }
+
+    /// Shares of DRAM are as large as these say from now on: what clients, users and all may lease, and what is kept free. What
+    /// was granted under others stays.
+    pub fn set_shares(&mut self, shares: &Limits, free_slots_percent: u8) {
+        self.store.set_shares(shares, free_slots_percent);
     }
 
     /// Empties slabs that are too many, the one used longest ago first, a little: call it until it says that it is done.
