@@ -104,7 +104,9 @@ fn what_is_leased_is_said_and_goes_when_the_lease_ends() {
     assert_eq!(follow(&mut pool, 0).0, Shrink::Soon);
     assert_eq!(pool.stats().leaving_leased_bytes, 8 << 10);
     assert_eq!(pool.stats().leaving_slabs, 1);
-    leases.into_iter().for_each(|lease| drop(pool.end_reload(lease, CLIENT, &[], 1).unwrap()));
+    for lease in leases {
+        pool.end_reload(lease, CLIENT, &[], 1).unwrap();
+    }
     assert_eq!(follow(&mut pool, 1).0, Shrink::Done);
     assert_eq!((pool.stats().leaving_leased_bytes, pool.stats().dram_present_bytes), (0, SLAB));
 }

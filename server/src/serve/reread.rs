@@ -70,6 +70,6 @@ impl Rereader {
         }
         self.engine.set_shares(&wanted);
         self.settings.take_over(&wanted);
-        tracing::info!(changed = live.join(", "), "the configuration was read again");
+        tracing::info!(changed = live.join(", "), "the configuration file is in force");
     }
 }
