@@ -7,10 +7,13 @@ use parking_lot::RwLock;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Places that are made together.
+type Block = Box<[RwLock<Slab>]>;
+
 /// The slabs' places: some are made at a time, none goes.
 #[derive(Debug)]
 pub(super) struct Places {
-    blocks: Box<[OnceLock<Box<[RwLock<Slab>]>>]>,
+    blocks: Box<[OnceLock<Block>]>,
     count: AtomicU32,
 }
 
