@@ -6,36 +6,13 @@ use super::reclaim::Next;
 use super::start::limits_of;
 use crate::config::{Bytes, DRAM_BYTES_MIN, Settings};
 use crate::limits::{RESIZE_LOOK, SLAB_RENEW_RETRY_MS};
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 use turnkv_pool::{PoolStats, Shrink};
 use turnkv_proto::{Error, ErrorKind};
 use turnkv_tier::limits::SLABS_MAX;
-
-/// Who resizes: the bell of the thread, and what stands in the way of growth.
-pub(super) struct Resizer {
-    bell: OnceLock<SyncSender<()>>,
-    /// Why the next slab has no memory yet; it is not tried again before the moment beside it.
-    trouble: Mutex<Option<(String, Duration)>>,
-    /// File descriptors that nobody else reckons with.
-    descriptors_spare: AtomicU64,
-    /// Settings that have changed in the file and take a restart.
-    settings_waiting: Mutex<Vec<String>>,
-}
-
-impl Default for Resizer {
-    fn default() -> Resizer {
-        Resizer {
-            bell: OnceLock::new(),
-            trouble: Mutex::default(),
-            descriptors_spare: AtomicU64::new(u64::MAX),
-            settings_waiting: Mutex::default(),
-        }
-    }
-}
 
 /// How far DRAM is on its way to its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,9 +66,7 @@ impl Engine {
         let stats = self.decide().pool.stats();
         let present = (stats.dram_present_bytes / self.settings.dram.slab_bytes) as u32;
         self.check_growth(slabs, present)?;
-        *self.resizer.trouble.lock() = None;
-        let now = self.now();
-        self.decide().pool.resize_dram(slabs, now);
+        self.want_slabs(slabs);
         tracing::info!(
             bytes = u64::from(slabs) * self.settings.dram.slab_bytes,
             before = stats.dram_present_bytes,
@@ -102,6 +77,13 @@ impl Engine {
             bell.try_send(()).unwrap_or_default();
         }
         Ok(self.resize_report())
+    }
+
+    /// DRAM is to have so many slabs, whatever that takes: the steps there are to be taken.
+    pub(crate) fn want_slabs(&self, slabs: u32) {
+        *self.resizer.trouble.lock() = None;
+        let now = self.now();
+        self.decide().pool.resize_dram(slabs, now);
     }
 
     /// How far it is.

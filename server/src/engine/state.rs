@@ -8,7 +8,7 @@ use super::promotions::Waiters;
 use super::reclaimer::Reclaimer;
 use super::recorder::Recorder;
 use super::remotes::clients::Remotes;
-use super::resize::Resizer;
+use super::resizer::Resizer;
 use super::slabs::Slabs;
 use super::specs::Specs;
 use super::verifier::Verifier;

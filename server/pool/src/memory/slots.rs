@@ -12,11 +12,12 @@
 
 mod class;
 mod classes;
+mod departure;
 mod leaving;
 mod service;
 
 pub(crate) use class::SlotClass;
-pub(crate) use leaving::{Kept, Leaving};
+pub(crate) use departure::{Kept, Leaving};
 pub(crate) use service::SlotGauges;
 
 use crate::ids::{NONE, SlotKey};

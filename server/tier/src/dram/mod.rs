@@ -95,7 +95,7 @@ impl DramError {
 #[derive(Debug)]
 pub struct DramTier {
     config: DramConfig,
-    slabs: Places,
+    slabs: Places<Slab>,
 }
 
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl DramTier {
         if place.generation >= generation {
             return;
         }
-        let old = std::mem::replace(&mut *place, Slab { generation, ..Slab::none() });
+        let old = std::mem::replace(&mut *place, Slab { generation, ..Slab::default() });
         drop(place);
         if let Some(region) = old.region {
             memory::give_back(&region);
@@ -231,8 +231,9 @@ impl DramTier {
     }
 }
 
-impl Slab {
-    fn none() -> Slab {
+impl Default for Slab {
+    /// One without memory.
+    fn default() -> Slab {
         let report = RegionReport { huge: Granted::NotAsked, locked: Granted::NotAsked };
         Slab { region: None, report, generation: 0 }
     }

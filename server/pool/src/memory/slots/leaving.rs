@@ -1,4 +1,4 @@
-//! How many slabs there are: slabs that come, and slabs on their way out. Owns: which slabs leave, what keeps one, which of
+//! How many slabs there are: slabs that come, and slabs on their way out. Owns: which slabs leave, which of
 //! them have memory. Must not know: pages, whose memory it is.
 //!
 //! ```text
@@ -10,34 +10,10 @@
 //! The number of a slab is for good, so a slot's number always means one place. A slab that was absent comes back with
 //! another generation: nobody who mapped it before takes the new memory for the old.
 
+use super::departure::{Kept, Leaving};
 use super::{Slab, SlotMeta, SlotState, Slots};
 use crate::ids::{NONE, Now};
 use crate::limits::{LEAVING_PATIENCE_MS, LEAVING_SLABS_MAX};
-
-/// What keeps a slab that is to leave, in slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
-    /// Under leases: being read or written, mapped, or in quarantine.
-    pub(crate) leased: u32,
-    /// Being written to NVMe, read from it, or waiting for that.
-    pub(crate) moving: u32,
-    /// Protected, and nowhere else.
-    pub(crate) protected: u32,
-}
-
-/// A slab on its way out.
-#[derive(Clone, Debug)]
-pub(crate) struct Leaving {
-    pub(crate) slab: u32,
-    /// Slots before this one were looked at in this round.
-    pub(crate) at: u32,
-    /// What kept them.
-    pub(crate) seen: Kept,
-    /// What kept the slab in the round before.
-    pub(crate) kept: Kept,
-    /// Since when nothing but leases keeps it; 0: that is not so.
-    pub(crate) leased_since: Now,
-}
 
 impl Slab {
     pub(super) fn new() -> Slab {
