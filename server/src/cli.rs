@@ -54,6 +54,8 @@ enum Command {
     },
     /// Record what turns ask of a running server as a trace, for `turnkv simulate` and `turnkv size`; salted ids, no content.
     Record(cmd::record::RecordArguments),
+    /// Have a running server's page memory grow or shrink while it serves, and say how far that is.
+    Resize(cmd::resize::ResizeArguments),
     /// Play request traces against the pool's own code with simulated time: what would this policy, this much memory
     /// have saved?
     Simulate(Box<cmd::simulate::SimulateArguments>),
@@ -101,7 +103,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             let settings = config::load(config.as_deref())?;
             let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let served = runtime.block_on(serve::run(serve::Start { settings, idle }));
+            let served = runtime.block_on(serve::run(serve::Start { settings, config, idle }));
             // A blocking thread that waits for what is gone must not keep the process.
             runtime.shutdown_timeout(Duration::from_millis(RUNTIME_END_MS_MAX));
             served
@@ -110,6 +112,7 @@ fn act(command: Command) -> anyhow::Result<()> {
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
         Command::Drain { address, undo } => on_a_runtime(cmd::drain::run(address.as_deref(), undo)),
         Command::Record(arguments) => on_a_runtime(cmd::record::run(&arguments)),
+        Command::Resize(arguments) => on_a_runtime(cmd::resize::run(&arguments)),
         Command::Simulate(arguments) => cmd::simulate::run(&arguments),
         Command::Size(arguments) => on_a_runtime(cmd::size::run(&arguments)),
         Command::Snapshot { command } => on_a_runtime(cmd::snapshot::run(&command)),

@@ -2,6 +2,7 @@
 //! Must not know: the components that are built from it.
 
 mod access;
+mod again;
 mod archive;
 mod archived;
 mod bounds;
@@ -16,6 +17,7 @@ mod verify;
 use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_USUAL};
 pub(crate) use access::Access;
 use access::AccessFile;
+pub(crate) use again::load_again;
 pub(crate) use archive::ArchiveConfig;
 use archive::ArchiveFile;
 pub(crate) use archived::{ArchivedSessions, SessionsConfig};
@@ -236,6 +238,9 @@ pub(crate) struct Limits {
     pub(crate) durable_ms: u64,
 }
 
+/// The least page memory.
+pub(crate) const DRAM_BYTES_MIN: u64 = 16 * MIB;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -368,7 +373,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
 
 fn check_dram(file: &DramFile) -> Result<Dram, ConfigError> {
     let bytes = file.bytes.map_or(GIB, |bytes| bytes.0);
-    if bytes < 16 * MIB {
+    if bytes < DRAM_BYTES_MIN {
         return Err(bad("dram.bytes", format!("{} is under the least of 16MiB", Bytes(bytes))));
     }
     let slab_bytes = match file.slab_bytes {

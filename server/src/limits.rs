@@ -11,6 +11,10 @@ use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 100;
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
+/// Pause between two looks at slabs that cannot leave yet, and at one that cannot come.
+pub(crate) const RESIZE_LOOK: Duration = Duration::from_millis(10);
+/// Pause between two questions of `turnkv resize`.
+pub(crate) const RESIZE_ASK: Duration = Duration::from_millis(200);
 /// Slabs that one local client was sent and has not read yet: a client of ours has one connection to attach by.
 pub(crate) const UNREAD_SLABS_PER_CLIENT_MAX: usize = 8;
 /// Local connections for each slab that all clients together may leave unread; of these, one user has half.

@@ -2,6 +2,7 @@
 //! not know: the verbs.
 
 mod caretaker;
+mod reread;
 
 use crate::access::{Callers, HostUser, UserTable};
 use crate::config::{Settings, Tls};
@@ -26,6 +27,7 @@ use crate::telemetry;
 use crate::tls::{Credentials, Protocol, TlsCounters};
 use caretaker::Caretaker;
 use metrics_exporter_prometheus::PrometheusHandle;
+use reread::Rereader;
 use rustix::process::{getegid, geteuid};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -43,12 +45,14 @@ use turnkv_transfer::{LocalListener, keep_heap};
 pub(crate) struct Start {
     /// What was configured.
     pub(crate) settings: Settings,
+    /// Where: read again at SIGHUP.
+    pub(crate) config: Option<PathBuf>,
     /// Leave once nobody has been connected for so long (a private pool of one user's clients).
     pub(crate) idle: Option<Duration>,
 }
 
-/// Serves until SIGTERM, SIGINT, SIGHUP or, for a private pool, until nobody is left; then writes what is dirty and leaves. A vital
-/// thread or task that ends is an error, at once: what is stored is good, and the next start serves it.
+/// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves. SIGHUP has the
+/// configuration read again; where there is no file, and for a private pool, it ends the server too. A vital thread or task that ends is an error, at once: what is stored is good, and the next start serves it.
 pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let metrics = telemetry::start_metrics()?;
     // A file that may not grow (`ulimit -f`) is an error of the write, not the end of the process.
@@ -63,16 +67,20 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
     Engine::run_threads(&engine, &supervisor)?;
     let descriptors = engine.descriptors() + engine.settings.archive.descriptors();
-    let connections = Connections::new(Caps::of_settings(&engine.settings, descriptors)?);
+    let caps = Caps::of_settings(&engine.settings, descriptors)?;
+    engine.spare_descriptors(caps.spare(descriptors));
+    let connections = Connections::new(caps);
 
     // Before anybody can find a door open: from then on there is something to finish.
-    let signals = Signals::listen()?;
+    let mut signals = Signals::listen()?;
     let (stop, stopped) = watch::channel(false);
+    let idle = start.idle;
+    reread(start, &mut signals, &engine, &supervisor);
     let house = House { engine, connections, callers, opening, supervisor, stopped };
     let (doors, _files) = house.open(metrics)?;
     tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
-    let reason = end(signals, nobody_left(&house.engine, start.idle), &mut endings).await?;
+    let reason = end(signals, nobody_left(&house.engine, idle), &mut endings).await?;
     tracing::info!(reason, "leaving: finishing writes");
     let leaving = Arc::clone(&house.engine);
     tokio::task::spawn_blocking(move || leaving.leave()).await?;
@@ -90,6 +98,15 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     }
     tracing::info!("left");
     Ok(())
+}
+
+/// From now on SIGHUP has the configuration read again, where there is a file and the pool is nobody's own.
+fn reread(start: Start, signals: &mut Signals, engine: &Arc<Engine>, supervisor: &Supervisor) {
+    let Some(path) = start.config.filter(|_| start.idle.is_none()) else { return };
+    let Some(hangup) = signals.hangup.take() else { return };
+    let rereader = Rereader { path, engine: Arc::clone(engine), hangup, settings: start.settings };
+    // Not among the tasks that end with the doors.
+    drop(supervisor.task("turnkv-reread", rereader.run()));
 }
 
 /// What every door needs.
@@ -236,8 +253,8 @@ async fn nobody_left(engine: &Engine, idle: Option<Duration>) {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// A terminal that closes is no reason to lose what is not written.
-    hangup: Signal,
+    /// A terminal that closes is no reason to lose what is not written. None: it has the configuration read again instead.
+    hangup: Option<Signal>,
 }
 
 impl Signals {
@@ -246,7 +263,7 @@ impl Signals {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
+            hangup: Some(signal(SignalKind::hangup())?),
         })
     }
 }
@@ -260,7 +277,7 @@ async fn end(
     Ok(tokio::select! {
         _ = signals.terminate.recv() => "SIGTERM",
         _ = signals.interrupt.recv() => "SIGINT",
-        _ = signals.hangup.recv() => "SIGHUP",
+        () = hung_up(&mut signals.hangup) => "SIGHUP",
         () = nobody => "the last client is gone",
         ending = endings.next() => {
             tracing::error!(%ending, "the server cannot go on");
@@ -268,6 +285,14 @@ async fn end(
             return Err(misused(format!("{ending}: the server cannot go on"), todo));
         }
     })
+}
+
+/// The signal, where it ends the server.
+async fn hung_up(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
 }
 
 #[cfg(test)]

@@ -46,3 +46,22 @@ fn cpu(pid: u32) -> Result<Duration> {
     let per_second = rustix::param::clock_ticks_per_second();
     Ok(Duration::from_millis(ticks * 1000 / per_second.max(1)))
 }
+
+/// Bytes of slabs that a process has mapped and that are in memory.
+///
+/// # Errors
+/// It is gone.
+pub fn slab_bytes(pid: u32) -> Result<u64> {
+    let (mut bytes, mut of_slab) = (0, false);
+    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps"))?.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if first.contains('-') {
+            of_slab = line.contains("/memfd:turnkv-slab");
+        } else if of_slab && first == "Rss:" {
+            let kib: u64 = words.next().context("no number")?.parse()?;
+            bytes += kib << 10;
+        }
+    }
+    Ok(bytes)
+}

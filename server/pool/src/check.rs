@@ -92,8 +92,8 @@ impl Pool {
         let all = self.leases.iter().count();
         ensure!(all == self.leases.counts().leases as usize, "{all} leases");
         ensure!(all <= self.store.limits().leases_max as usize, "more leases than leases_max");
-        ensure!(lasting_bytes <= self.room().all_bytes_max(), "leases that time does not end hold too much");
-        let dram_bytes = self.store.config().slab_bytes * u64::from(self.store.config().slab_count);
+        ensure!(lasting_bytes <= self.room().all_bytes_ever(), "leases that time does not end hold too much");
+        let dram_bytes = self.store.slots().largest_dram_bytes();
         ensure!(held_bytes <= dram_bytes / 100 * HELD_PERCENT_MAX, "too much is held to copy beside it");
         Ok(leases)
     }

@@ -51,6 +51,7 @@ pub use store::durable::Durable;
 pub use store::pass::{LiveExtent, Pass, PassNext, PassStep, emptying_gain};
 pub use store::promote::Promotion;
 pub use store::reclaim::{Reclaim, Rewrite};
+pub use store::shrink::Shrink;
 pub use store::writeback::WriteBehind;
 pub use verbs::commit::Committed;
 pub use verbs::describe::{Describing, Listing, Naming, SessionDetail};

@@ -47,6 +47,10 @@ pub const VICTIM_MOVES_MAX: u64 = 256;
 pub const ENDED_PINS_MAX: usize = 4096;
 /// What held leases may take of a client's share and of DRAM: the rest is for pages that are only copied.
 pub const HELD_PERCENT_MAX: u64 = 75;
+/// Slabs that are emptied at a time while DRAM shrinks: those that follow are chosen by what was used meanwhile.
+pub const LEAVING_SLABS_MAX: usize = 16;
+/// How long a slab that is to leave may be kept by nothing but leases before another one leaves instead, where one can.
+pub const LEAVING_PATIENCE_MS: u64 = 1_000;
 /// Slots are cut in multiples of this, so that O_DIRECT can read and write them in place.
 pub const SLOT_ALIGN_BYTES: u64 = 4096;
 /// Bytes of the smallest slab.

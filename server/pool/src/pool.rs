@@ -67,7 +67,10 @@ use crate::store::Store;
 ///   [`session_record`](Pool::session_record), [`pin_names`](Pool::pin_names),
 ///   [`pin_record`](Pool::pin_record), [`list_chunks`](Pool::list_chunks)
 /// - *Slabs*: [`slot_place`](Pool::slot_place), [`slab_tenant`](Pool::slab_tenant),
-///   [`retire_slab`](Pool::retire_slab), [`slab_renewed`](Pool::slab_renewed)
+///   [`retire_slab`](Pool::retire_slab), [`slab_renewed`](Pool::slab_renewed); how many there are:
+///   [`set_shares`](Pool::set_shares), [`resize_dram`](Pool::resize_dram), then [`slab_to_make`](Pool::slab_to_make) and
+///   [`slab_made`](Pool::slab_made), or [`shrink_some`](Pool::shrink_some) and
+///   [`take_left_slabs`](Pool::take_left_slabs)
 /// - *What follows*: [`take_effects`](Pool::take_effects), after any of them
 /// - *Time*: [`expire`](Pool::expire), [`maintain`](Pool::maintain)
 /// - *The whole index*: [`evict_some`](Pool::evict_some) ([`evict_namespace`](Pool::evict_namespace)),

@@ -40,6 +40,16 @@ pub struct PoolStats {
     pub free_slabs: u32,
     /// Slabs taken out of service.
     pub retired_slabs: u32,
+    /// Bytes of the slabs that there are to be.
+    pub dram_wanted_bytes: u64,
+    /// Bytes of those that there are.
+    pub dram_present_bytes: u64,
+    /// Slabs on their way out, because DRAM is to be smaller.
+    pub leaving_slabs: u32,
+    /// Bytes of slots that keep these because they are leased: read, written, mapped, or in quarantine.
+    pub leaving_leased_bytes: u64,
+    /// Bytes of slots that keep these because they hold the only copy of what is protected.
+    pub leaving_protected_bytes: u64,
     /// Pages that readers can see.
     pub pages: u64,
     /// Entries of the index: pages, and pages being offloaded.
@@ -209,6 +219,20 @@ impl Pool {
             stranger_drops: tally.strangers_dropped,
             recut_slabs: slots.recuts,
             forgotten_sessions: self.sessions.forgotten_count(),
+            ..self.other_stats()
+        }
+    }
+
+    /// Those of the leases, and of slabs that come and go; the others are 0.
+    fn other_stats(&self) -> PoolStats {
+        let (slots, slab_bytes) = (self.store.slots(), self.store.config().slab_bytes);
+        let (leased, protected) = slots.kept_bytes();
+        PoolStats {
+            dram_wanted_bytes: u64::from(slots.wanted()) * slab_bytes,
+            dram_present_bytes: u64::from(slots.present()) * slab_bytes,
+            leaving_slabs: slots.leaving().len() as u32,
+            leaving_leased_bytes: leased,
+            leaving_protected_bytes: protected,
             ..self.lease_stats()
         }
     }

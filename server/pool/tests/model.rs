@@ -38,6 +38,8 @@ enum Op {
     Expect { space: usize, session: u8, in_ms: u64 },
     Pin { space: usize, node: usize, for_ms: u64 },
     Unpin { space: usize, node: usize },
+    Resize { slabs: u32 },
+    FollowSize,
     LoseNvme,
 }
 
@@ -89,6 +91,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (space(), 0..5_u8, 0..4000_u64).prop_map(|(space, session, in_ms)| Op::Expect { space, session, in_ms }),
         2 => (space(), node(), 1..300_u64).prop_map(|(space, node, for_ms)| Op::Pin { space, node, for_ms }),
         1 => (space(), node()).prop_map(|(space, node)| Op::Unpin { space, node }),
+        2 => (1..8_u32).prop_map(|slabs| Op::Resize { slabs }),
+        4 => Just(Op::FollowSize),
     ]
 }
 
@@ -170,6 +174,8 @@ fn apply(world: &mut World, op: &Op) {
             let ended = world.pool.unpin(world.spaces[space].0, &common::hash(node));
             world.note(ended);
         }
+        Op::Resize { slabs } => world.resize(slabs),
+        Op::FollowSize => world.follow_size(),
         Op::LoseNvme => world.lose_nvme(),
     }
 }
@@ -234,6 +240,8 @@ proptest! {
         world.pool.evict_namespace(None);
         world.pool.check().unwrap();
         world.bury();
+        world.resize(4);
+        world.follow_size();
         let stats = world.pool.stats();
         prop_assert_eq!((stats.entries, stats.dram.used_bytes, stats.nvme.used_bytes), (0, 0, 0));
         prop_assert_eq!(stats.free_slabs, 4);

@@ -5,6 +5,7 @@
 //! - [`connect`]: how they reach a running server
 //! - [`drain`]: nothing more is taken, or that is taken back
 //! - [`record`]: a trace of what a live pool is asked
+//! - [`resize`]: more or less page memory
 //! - [`simulate`]: traces played against the pool with simulated time
 //! - [`size`]: what more memory would buy, live or from a trace
 //! - [`snapshot`]: sessions' pages kept outside the pool, and brought back
@@ -17,6 +18,7 @@ pub(crate) mod config;
 mod connect;
 pub(crate) mod drain;
 pub(crate) mod record;
+pub(crate) mod resize;
 pub(crate) mod simulate;
 pub(crate) mod size;
 pub(crate) mod snapshot;

@@ -50,6 +50,12 @@ impl Caps {
         Ok(caps)
     }
 
+    /// Descriptors that neither connections, nor `tiers`, nor the rest of the process reckons with.
+    pub(crate) fn spare(&self, tiers: u64) -> u64 {
+        let used = tiers + PROCESS_DESCRIPTORS_RESERVED + descriptors(self.total() as u64);
+        getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(used)
+    }
+
     /// Of one door; 0: it is not open.
     pub(crate) fn of(&self, door: Door) -> usize {
         self.by_door[door.at()]

@@ -11,6 +11,8 @@ pub(super) struct Picture {
     pub(super) nvme: Usage,
     pub(super) locked_bytes: u64,
     pub(super) huge_bytes: u64,
+    /// Bytes of slabs that have memory.
+    pub(super) present_bytes: u64,
     pub(super) draining: bool,
     /// Process and user of the client that holds most of what all share.
     pub(super) fullest: (i32, u32),
@@ -59,6 +61,8 @@ const PAGES_HELP: &str = "Pages in a tier";
 const SESSIONS: &str = "turnkv_pool_sessions";
 const SESSIONS_HELP: &str =
     "Sessions remembered: in a turn, expected back at a time that was told, or idle without one";
+const KEPT: &str = "turnkv_dram_kept_bytes";
+const KEPT_HELP: &str = "Bytes that keep slabs which are to leave: under leases, protected and nowhere else";
 const QUEUE: &str = "turnkv_queue_waiting_operations";
 const QUEUE_HELP: &str = "Operations that wait: pages to be written, operations at the NVMe tier, reads that reloads wait \
      for, durable commits, calls that wait for slots, sessions to be saved";
@@ -172,6 +176,18 @@ const GAUGES: &[GaugeRow] = &[
         "Slabs out of service: the system had no memory or file descriptor for them when they changed tenant",
         |at| f64::from(at.pool.retired_slabs),
     ),
+    ("turnkv_dram_wanted_bytes", None, "Page memory that there is to be", |at| {
+        at.pool.dram_wanted_bytes as f64
+    }),
+    ("turnkv_dram_present_bytes", None, "Page memory that there is", |at| at.present_bytes as f64),
+    (
+        "turnkv_dram_leaving_slabs",
+        None,
+        "Slabs that are being emptied because page memory is to be smaller",
+        |at| f64::from(at.pool.leaving_slabs),
+    ),
+    (KEPT, Some(("by", "leases")), KEPT_HELP, |at| at.pool.leaving_leased_bytes as f64),
+    (KEPT, Some(("by", "protection")), KEPT_HELP, |at| at.pool.leaving_protected_bytes as f64),
     ("turnkv_dram_huge_bytes", None, "Page memory on huge pages", |at| at.huge_bytes as f64),
     ("turnkv_nvme_live_bytes", None, "Bytes of live extents, headers and padding included", |at| {
         at.nvme.live_bytes as f64

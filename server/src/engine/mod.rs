@@ -18,6 +18,7 @@
 //! - [`make_durable`], [`durable`]: commits until their pages are on NVMe, and who waits; [`waits`]: who waits for slots
 //! - [`slabs`], [`renew`]: slots as memory, and slabs that change tenant; [`verify`], [`verifier`]: pages in DRAM that are checked
 //!   before a reload is told of them
+//! - [`resize`]: how much DRAM there is; [`resizer`]: who sees to it
 //! - [`hello`], [`clients`], [`tick`], [`drain`], [`health`]: who comes and who is there, deadlines, leaving, what is wrong
 //! - [`advice`]: what more memory would buy; [`record`], [`recorder`]: what turns asked, for a trace
 //! - [`metrics`], [`gauges`], [`picture`], [`tier_seconds`], [`stats`]: what is counted, held, looked at, timed, reported
@@ -57,6 +58,8 @@ pub(crate) mod reload;
 pub(crate) mod remote;
 pub(crate) mod remotes;
 mod renew;
+pub(crate) mod resize;
+mod resizer;
 pub(crate) mod restore;
 pub(crate) mod route;
 pub(crate) mod save;

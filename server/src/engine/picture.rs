@@ -39,6 +39,7 @@ impl Engine {
             nvme,
             locked_bytes: self.slabs.dram.locked_bytes(),
             huge_bytes: self.slabs.dram.huge_bytes(),
+            present_bytes: self.slabs.dram.report().bytes,
             draining: self.is_draining(),
             slot_waits: self.waiting_for_slots(),
             catalog_changes: self.unsaved() as u64,

@@ -122,6 +122,7 @@ impl Engine {
             drained_kept_off: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             reclaimer: Default::default(),
+            resizer: Default::default(),
             verifier: Default::default(),
             instance: parts.instance,
             clock: parts.clock,
@@ -241,7 +242,6 @@ fn start_nvme(
 }
 
 fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
-    let limits = &settings.limits;
     PoolConfig {
         slab_bytes: settings.dram.slab_bytes,
         slab_count,
@@ -251,21 +251,8 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
             Some(NvmeAdmit::All) | None => Admit::All,
         },
         nvme_bytes_per_day: settings.nvme.as_ref().map_or(0, |nvme| nvme.write_bytes_per_day),
-        free_slots_percent: limits.free_slots_percent,
-        limits: Limits {
-            pages_max: limits.pages_max,
-            namespaces_max: limits.namespaces_max,
-            sessions_max: limits.sessions_max,
-            leases_max: limits.leases_max,
-            client_slots_percent: limits.client_slots_percent,
-            user_slots_percent: limits.user_slots_percent,
-            all_slots_percent: limits.all_slots_percent,
-            lease_ms: limits.lease_ms as u32,
-            lease_grace_ms: limits.lease_grace_ms as u32,
-            session_ttl_ms: limits.session_ttl_ms,
-            protected_percent: limits.protected_percent,
-            ..Limits::default()
-        },
+        free_slots_percent: settings.limits.free_slots_percent,
+        limits: limits_of(settings),
         policy: match settings.policy {
             Policy::Lru => PolicyKind::Lru,
             Policy::S3fifo => PolicyKind::S3Fifo,
@@ -274,6 +261,25 @@ fn pool_config(settings: &Settings, slab_count: u32) -> PoolConfig {
             Policy::Gittins => PolicyKind::Gittins,
             Policy::Session => PolicyKind::Session,
         },
+    }
+}
+
+/// What the settings say of the pool's bounds.
+pub(super) fn limits_of(settings: &Settings) -> Limits {
+    let limits = &settings.limits;
+    Limits {
+        pages_max: limits.pages_max,
+        namespaces_max: limits.namespaces_max,
+        sessions_max: limits.sessions_max,
+        leases_max: limits.leases_max,
+        client_slots_percent: limits.client_slots_percent,
+        user_slots_percent: limits.user_slots_percent,
+        all_slots_percent: limits.all_slots_percent,
+        lease_ms: limits.lease_ms as u32,
+        lease_grace_ms: limits.lease_grace_ms as u32,
+        session_ttl_ms: limits.session_ttl_ms,
+        protected_percent: limits.protected_percent,
+        ..Limits::default()
     }
 }
 

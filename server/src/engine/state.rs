@@ -9,6 +9,7 @@ use super::promotions::Waiters;
 use super::reclaimer::Reclaimer;
 use super::recorder::Recorder;
 use super::remotes::clients::Remotes;
+use super::resizer::Resizer;
 use super::slabs::Slabs;
 use super::specs::Specs;
 use super::verifier::Verifier;
@@ -74,6 +75,8 @@ pub(crate) struct Engine {
     pub(super) leaving: AtomicBool,
     /// Rings the thread that reclaims.
     pub(super) reclaimer: Reclaimer,
+    /// Has DRAM grow and shrink.
+    pub(super) resizer: Resizer,
     /// Has pages in DRAM checked before they are told.
     pub(super) verifier: Verifier,
     /// Names this server process: leases of another are unknown here.

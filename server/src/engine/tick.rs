@@ -13,6 +13,7 @@ impl Engine {
     /// process with them if they end before.
     pub(crate) fn run_threads(engine: &Arc<Engine>, supervisor: &Supervisor) -> std::io::Result<()> {
         supervisor.thread("turnkv-reclaim", Engine::reclaiming(engine)?)?;
+        supervisor.thread("turnkv-resize", Engine::resizing(engine)?)?;
         if engine.settings.verify == Verify::Always {
             Engine::run_verify(engine, supervisor)?;
         }

@@ -91,6 +91,16 @@ impl Server {
         self.engine.step_reclaim() == Next::Now
     }
 
+    /// Page memory is to have so many slabs from now on.
+    pub fn resize(&self, slabs: u32) {
+        self.engine.want_slabs(slabs);
+    }
+
+    /// One step of the thread that resizes; false: it has nothing to do at once.
+    pub fn step_resize(&self) -> bool {
+        self.engine.step_resize() == Next::Now
+    }
+
     /// One step of the NVMe tier; false: there is nothing to do for it.
     pub fn step_tier(&self, step: Step) -> bool {
         self.engine.nvme().is_some_and(|nvme| nvme.step(step))

@@ -125,6 +125,8 @@ pub const SPARE_FDS: u64 = 256;
 pub const TIER_FDS: u64 = 6;
 /// Slabs of the DRAM tier.
 pub const SLABS_MAX: u32 = 65_536;
+/// Places of slabs that are made at a time.
+pub(crate) const SLAB_PLACES_AT_ONCE: usize = 64;
 /// Threads that create slabs at start: touching memory for the first time is slow.
 pub const SLAB_THREADS_MAX: usize = 8;
 /// Bytes of memory left to the rest of the host when the DRAM budget is checked.

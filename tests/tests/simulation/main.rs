@@ -114,13 +114,14 @@ impl Totals {
         self.forgiven += other.forgiven;
         self.crowded_out += other.crowded_out;
         self.resizes += other.resizes;
+        self.breaths += other.breaths;
         self.moved.iter_mut().zip(other.moved).for_each(|(sum, moved)| *sum += moved);
     }
 
     fn report(&self, seeds: u64, took: std::time::Duration) {
         say(&format!(
-            "{seeds} seeds in {took:.1?}: {} starts, {} of them after a clean end, {} with other sizes",
-            self.starts, self.clean_ends, self.resizes
+            "{seeds} seeds in {took:.1?}: {} starts, {} of them after a clean end, {} with other sizes; {} other sizes of page memory in between",
+            self.starts, self.clean_ends, self.resizes, self.breaths
         ));
         say(&format!(
             "pages that had to survive and did: {}, forgiven for a failed medium: {}, for a full index: {}",

@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) cuts: bool,
     /// A server may be started with other sizes than the last one had.
     pub(crate) resizes: bool,
+    /// Page memory grows and shrinks while a server runs.
+    pub(crate) breathes: bool,
     /// Some pages have more shards, and a call moves now one of them, now several.
     pub(crate) wide: bool,
 }
@@ -39,6 +41,8 @@ pub(crate) const AMPLE_BYTES: u64 = 1 << 30;
 const RESIZES: u64 = 0x512E;
 /// The same of how many shards a call moves.
 const WIDTHS: u64 = 0x51DE;
+/// And whether page memory changes while a server runs.
+const BREATHES: u64 = 0xB4EA;
 /// And how pages are made smaller on their way to the disk.
 const CODECS: u64 = 0x5ACC;
 
@@ -57,6 +61,9 @@ impl Plan {
             ends: [6_000, 6_000, 4_000].map(|most| [0, 0, random.below(most) as u32][random.index(3)]),
             cuts: random.coin(),
             resizes: !KEPT.contains(&seed) && Random::new(seed ^ RESIZES).coin(),
+            breathes: !KEPT.contains(&seed)
+                && !KEPT_WIDE.contains(&seed)
+                && Random::new(seed ^ BREATHES).coin(),
             wide: !KEPT.contains(&seed) && Random::new(seed ^ WIDTHS).coin(),
             shape,
             specs,
@@ -92,6 +99,11 @@ impl Plan {
     /// What chooses new sizes.
     pub(crate) fn resizing(&self) -> Random {
         Random::new(self.seed ^ RESIZES << 16)
+    }
+
+    /// What chooses when page memory changes.
+    pub(crate) fn breathing(&self) -> Random {
+        Random::new(self.seed ^ BREATHES << 16)
     }
 
     /// What chooses how many shards a call moves.

@@ -93,6 +93,11 @@ impl LeaseRoom<'_> {
         LeaseShares::of(self.limits, self.slots.dram_bytes()).all
     }
 
+    /// The same when DRAM was largest: what was leased then may still be.
+    pub(crate) fn all_bytes_ever(&self) -> u64 {
+        LeaseShares::of(self.limits, self.slots.largest_dram_bytes()).all
+    }
+
     /// Bytes that leases of this client may hold now: one slot at least, where nobody holds anything.
     fn client_bytes_max(&self, client: ClientId, slot_bytes: u64) -> u64 {
         let counts = self.counts;
@@ -106,7 +111,7 @@ impl LeaseRoom<'_> {
     fn client_share(&self, ns: NamespaceIndex) -> u64 {
         let limits = self.limits;
         let class = self.slots.class_at(ns.0);
-        let slots = u64::from(class.per_slab) * self.slots.slabs().len() as u64;
+        let slots = u64::from(class.per_slab) * (self.slots.dram_bytes() / self.slots.slab_bytes());
         let percent = (slots * u64::from(limits.client_slots_percent) / 100).max(1);
         u64::from(limits.client_slots_max).min(percent)
     }

@@ -12,9 +12,12 @@
 
 mod class;
 mod classes;
+mod departure;
+mod leaving;
 mod service;
 
 pub(crate) use class::SlotClass;
+pub(crate) use departure::{Kept, Leaving};
 pub(crate) use service::SlotGauges;
 
 use crate::ids::{NONE, SlotKey};
@@ -49,7 +52,12 @@ pub(crate) struct Slab {
     pub(super) class: u32,
     tenant: u32,
     generation: u32,
+    /// Without memory, so out of service.
     pub(crate) retired: bool,
+    /// Retired because DRAM is smaller now: not one of its slabs, until it grows again.
+    absent: bool,
+    /// Being emptied for good: gives out no slots, and goes when the last of them is free.
+    pub(super) leaving: bool,
     /// Being emptied: gives out no slots.
     pub(super) draining: bool,
     free_head: u32,
@@ -71,6 +79,16 @@ pub(crate) struct Slots {
     /// Slabs without pages.
     empty: Vec<u32>,
     classes: Vec<SlotClass>,
+    /// How many slabs there are to be.
+    wanted: u32,
+    /// Slabs that are absent.
+    absent: u32,
+    /// Slabs on their way out.
+    leaving: Vec<Leaving>,
+    /// Slabs that became absent and whose memory was not taken away yet.
+    left: Vec<u32>,
+    /// The slab that is being given memory.
+    making: u32,
     /// The slab being emptied.
     draining: u32,
     /// Slots of it before this one are empty: none is given out again while it is being emptied.
@@ -85,26 +103,17 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn new(slab_bytes: u64, slab_count: u32) -> Slots {
-        let slab = |_| Slab {
-            class: NONE,
-            tenant: NONE,
-            generation: 0,
-            retired: false,
-            draining: false,
-            free_head: NONE,
-            used: 0,
-            leased: 0,
-            touched: 0,
-            next: NONE,
-            prev: NONE,
-            metas: Vec::new(),
-        };
         Slots {
             slab_bytes,
             stride: (slab_bytes / SLOT_ALIGN_BYTES) as u32,
-            slabs: (0..slab_count).map(slab).collect(),
+            slabs: (0..slab_count).map(|_| Slab::new()).collect(),
             empty: (0..slab_count).rev().collect(),
             classes: Vec::new(),
+            wanted: slab_count,
+            absent: 0,
+            leaving: Vec::new(),
+            left: Vec::new(),
+            making: NONE,
             draining: NONE,
             drained: 0,
             used_bytes: 0,
@@ -331,13 +340,16 @@ impl Slots {
     }
 
     fn coldest(&self, wanted: impl Fn(&Slab) -> bool) -> Option<(u32, u64)> {
-        let in_use = |slab: &Slab| slab.used > 0 && !slab.draining && !slab.retired;
+        let in_use = |slab: &Slab| slab.used > 0 && !slab.draining && !slab.leaving && !slab.retired;
         let slabs = self.slabs.iter().enumerate().filter(|(_, slab)| in_use(slab) && wanted(slab));
         slabs.map(|(at, slab)| (at as u32, slab.touched)).min_by_key(|(at, touched)| (*touched, *at))
     }
 
     /// Cuts an empty slab: one that was cut alike, else one of the same tenant, else any.
     fn cut(&mut self, class: u32) -> Option<u32> {
+        if !self.may_cut(class) {
+            return None;
+        }
         let tenant = self.classes[class as usize].tenant;
         let cost = |slab: &Slab| match slab {
             slab if slab.class == class => 0,
@@ -380,13 +392,14 @@ impl Slots {
         meta.owner = this.free_head;
         this.free_head = at;
         this.used -= 1;
-        let (used, draining) = (this.used, this.draining);
+        let (used, closed) = (this.used, this.draining || this.leaving);
         let class = &mut self.classes[this.class as usize];
         class.used -= 1;
+        class.idle += u64::from(this.leaving);
         self.used_bytes -= class.slot_bytes;
         if used == 0 {
             self.put_back(slab);
-        } else if !draining && !self.is_linked(slab) {
+        } else if !closed && !self.is_linked(slab) {
             self.relink(slab);
         }
     }
@@ -402,14 +415,16 @@ impl Slots {
         if self.draining == slab {
             self.draining = NONE;
         }
-        if !this.retired {
+        if self.slabs[slab as usize].leaving {
+            self.leave(slab);
+        } else if !self.slabs[slab as usize].retired {
             self.empty.push(slab);
         }
     }
 
     fn has_room(&self, slab: u32) -> bool {
         let this = &self.slabs[slab as usize];
-        !this.retired && this.used < self.classes[this.class as usize].per_slab
+        !this.retired && !this.leaving && this.used < self.classes[this.class as usize].per_slab
     }
 
     fn is_linked(&self, slab: u32) -> bool {

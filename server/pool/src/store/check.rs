@@ -244,11 +244,41 @@ impl Store {
             let empty = self.slots.empty().contains(&(slab as u32));
             ensure!(empty == (used == 0 && !this.retired), "slab {slab} is in the wrong place");
         }
+        self.check_leaving()?;
         ensure!(leases.is_empty(), "leases hold slots that do not exist");
         let gauges = self.slots.gauges();
         ensure!(used_bytes == gauges.used_bytes, "{used_bytes} bytes in use, {} counted", gauges.used_bytes);
         ensure!(leased_bytes == gauges.leased_bytes, "{leased_bytes} bytes leased");
         ensure!(pinned_bytes == gauges.pinned_bytes, "{pinned_bytes} bytes pinned");
+        Ok(())
+    }
+
+    fn check_leaving(&self) -> Result<(), String> {
+        let (mut idle, mut absent): (HashMap<u32, u64>, u32) = (HashMap::new(), 0);
+        for (slab, this) in self.slots.slabs().iter().enumerate() {
+            let on_its_way = self.slots.leaving().iter().any(|leaving| leaving.slab == slab as u32);
+            ensure!(on_its_way == this.is_leaving(), "slab {slab} does not know whether it leaves");
+            let gone = self.slots.is_absent(slab as u32);
+            ensure!(!gone || this.retired && this.used == 0, "slab {slab} is absent and in use");
+            absent += u32::from(gone);
+            if on_its_way {
+                let class = this.class_number();
+                let free = self.slots.class_at(class as u16).per_slab - this.used;
+                *idle.entry(class).or_default() += u64::from(free);
+            }
+        }
+        ensure!(
+            self.slots.present() + absent == self.slots.slabs().len() as u32,
+            "{absent} slabs are absent"
+        );
+        for ns in 0..self.pages.namespaces() {
+            let (counted, found) = (self.slots.class_at(ns).idle, idle.remove(&u32::from(ns)).unwrap_or(0));
+            ensure!(counted == found, "namespace {ns} has {found} idle slots, {counted} counted");
+        }
+        ensure!(
+            self.slots.leaving().len() <= self.slots.surplus() as usize,
+            "more slabs leave than are too many"
+        );
         Ok(())
     }
 
@@ -309,7 +339,8 @@ impl Store {
             (bytes, pages) == (held.protected_bytes(), held.pages()),
             "{pages} pages of {bytes} bytes are protected"
         );
-        let budget = self.protection_budget();
+        // What was protected when DRAM was larger stays so until it ends.
+        let budget = self.slots.largest_dram_bytes() * u64::from(self.limits().protected_percent) / 100;
         ensure!(held.fullest_bytes() <= budget, "a tenant protects more than {budget} bytes");
         Ok(())
     }

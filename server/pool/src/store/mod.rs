@@ -12,6 +12,7 @@
 //!   for; `promote`: pages that are read back into DRAM
 //! - `space`: which pages leave NVMe when there is no room for all; `reclaim`: which extents of a segment are
 //!   worth their place; `pass`: how it is emptied of them; `adopt`: extents found at a start become pages
+//! - `shrink`: slabs that are emptied for good, because DRAM is to be smaller
 //! - `told`: what it hears of sessions, turns, namespaces and slabs
 //! - `check`: that it all adds up
 
@@ -32,6 +33,7 @@ pub(crate) mod protection;
 pub(crate) mod reclaim;
 mod residency;
 mod search;
+pub(crate) mod shrink;
 mod space;
 mod tally;
 mod told;

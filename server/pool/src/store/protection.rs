@@ -50,7 +50,7 @@ impl Store {
     }
 
     fn dram_share(&self, percent: u8) -> u64 {
-        u64::from(self.config.slab_count) * self.config.slab_bytes * u64::from(percent) / 100
+        (u128::from(self.slots.dram_bytes()) * u128::from(percent) / 100) as u64
     }
 
     /// Protects the leading pages of a path, as far as the budget reaches, after those that `held` protects

@@ -221,7 +221,7 @@ impl Store {
     }
 
     /// The part of one call that may go into emptying slabs.
-    fn drain_part(&self) -> DrainPart {
+    pub(super) fn drain_part(&self) -> DrainPart {
         let until = self.call.steps() + DRAIN_STEPS_PER_CALL_MAX / 2;
         DrainPart { until, pages: DRAIN_PAGES_PER_CALL_MAX }
     }
@@ -259,7 +259,13 @@ impl Store {
 
     /// Evicts one page, after the pages that hang on it when it is a last copy. One that a long path of such
     /// pages hangs on stays: they go by themselves before it does. True: a lease keeps it, or one of those.
-    fn drain_page(&mut self, owner: u32, sparing: bool, search: Search, part: &mut DrainPart) -> bool {
+    pub(super) fn drain_page(
+        &mut self,
+        owner: u32,
+        sparing: bool,
+        search: Search,
+        part: &mut DrainPart,
+    ) -> bool {
         let key = self.pages.key(owner);
         // What is still to be written goes by itself once it is: for its sake nothing that hangs on it goes.
         let waits = self.pages.cells(owner).iter().any(|cell| cell.has(DIRTY | WRITING));
@@ -298,9 +304,16 @@ impl Store {
 }
 
 /// What a call may still do to empty slabs.
-struct DrainPart {
+pub(super) struct DrainPart {
     /// Steps, ever, at which it ends.
     until: u64,
     /// Pages that it may still look at.
     pages: u32,
+}
+
+impl DrainPart {
+    /// Whether the call has done its part, after so many steps, ever.
+    pub(super) fn is_used_up(&self, steps: u64) -> bool {
+        self.pages == 0 || steps >= self.until
+    }
 }

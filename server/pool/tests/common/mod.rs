@@ -3,6 +3,7 @@
 
 mod hold;
 mod nvme;
+mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
 use turnkv_pool::*;

@@ -1,6 +1,7 @@
 //! Stats and Evict on the wire. Owns: their messages, and the wire's names of tiers. Must not know: where figures come from.
 
 use crate::engine::remotes::clients::FabricReport;
+use crate::engine::resize::ResizeReport;
 use crate::engine::stats::{EvictFrom, Report, TierName};
 use turnkv_proto::{Error, wire};
 
@@ -84,6 +85,20 @@ fn tiers(report: Report) -> Vec<wire::TierStats> {
         hit_pages: report.reloads.nvme_hits,
     });
     std::iter::once(dram).chain(nvme).collect()
+}
+
+/// Encodes how far a change of DRAM's size is.
+pub(crate) fn resized(report: ResizeReport) -> wire::ResizeReply {
+    wire::ResizeReply {
+        wanted_bytes: report.wanted_bytes,
+        present_bytes: report.present_bytes,
+        leaving_slabs: report.leaving_slabs,
+        leased_bytes: report.leased_bytes,
+        protected_bytes: report.protected_bytes,
+        dirty_bytes: report.dirty_bytes,
+        done: report.done,
+        note: report.note,
+    }
 }
 
 /// Decodes where an Evict drops pages from.

@@ -21,7 +21,7 @@ pub(crate) struct AdminService {
 #[tonic::async_trait]
 impl Admin for AdminService {
     async fn stats(&self, _: Request<wire::StatsRequest>) -> Answer<wire::StatsReply> {
-        let notes = self.engine.settings.exposed().into_iter().collect();
+        let notes = self.engine.settings.exposed().into_iter().chain(self.engine.settings_note()).collect();
         Ok(Response::new(codec::stats::reply(self.engine.stats(), notes)))
     }
 
@@ -32,6 +32,15 @@ impl Admin for AdminService {
 
     async fn resume(&self, _: Request<wire::ResumeRequest>) -> Answer<wire::ResumeReply> {
         Ok(Response::new(wire::ResumeReply { drained: self.engine.resume()? }))
+    }
+
+    async fn resize(&self, request: Request<wire::ResizeRequest>) -> Answer<wire::ResizeReply> {
+        let (engine, bytes) = (Arc::clone(&self.engine), request.get_ref().dram_bytes);
+        blocking(move || {
+            let report = if bytes == 0 { engine.resize_report() } else { engine.resize_dram(bytes)? };
+            Ok(codec::stats::resized(report))
+        })
+        .await
     }
 
     async fn evict(&self, request: Request<wire::EvictRequest>) -> Answer<wire::EvictReply> {

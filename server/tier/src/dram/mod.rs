@@ -1,4 +1,4 @@
-//! The DRAM tier: a fixed number of slabs, each one sealed memfd, touched and locked before it is used.
+//! The DRAM tier: slabs, each one sealed memfd, touched and locked before it is used. They come and go one by one.
 //!
 //! Owns: the slabs' memory, its budget, which generation of a slab is current. Must not know: slots' sizes,
 //! who leases them, hashes, NVMe.
@@ -7,14 +7,15 @@
 //! pages go back to the system at once, even while an old client still maps them (it would see zeros).
 
 mod memory;
+mod places;
 
 use crate::errno::ErrnoClass;
 use crate::limits::{SLAB_THREADS_MAX, SLABS_MAX};
-use parking_lot::RwLock;
+use places::Places;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use turnkv_transfer::{HugePages, Region, RegionOptions, RegionReport, Slot};
+use turnkv_transfer::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};
 
 /// How much DRAM, and how.
 #[derive(Clone, Debug)]
@@ -94,12 +95,12 @@ impl DramError {
 #[derive(Debug)]
 pub struct DramTier {
     config: DramConfig,
-    slabs: Vec<RwLock<Slab>>,
+    slabs: Places<Slab>,
 }
 
 #[derive(Debug)]
 struct Slab {
-    /// `None` only after a renewal failed: the slab then serves nothing until one succeeds.
+    /// `None` after a renewal failed, until one succeeds, and while DRAM is smaller: the slab serves nothing then.
     region: Option<Arc<Region>>,
     report: RegionReport,
     generation: u32,
@@ -109,13 +110,8 @@ impl DramTier {
     /// Creates, touches and locks every slab. Takes as long as the system needs to clear so much memory.
     pub fn new(config: DramConfig) -> Result<(DramTier, DramReport), DramError> {
         check(&config)?;
-        let asked_bytes = config.slab_bytes * u64::from(config.slab_count);
-        let (available_bytes, limited_by) =
-            memory::available_bytes(config.huge_pages, config.check_available);
-        if asked_bytes > available_bytes {
-            return Err(DramError::Budget { asked_bytes, available_bytes, limited_by });
-        }
-        let slabs = create_all(&config)?;
+        check_available(&config, config.slab_count)?;
+        let slabs = Places::of(create_all(&config)?);
         let tier = DramTier { config, slabs };
         let report = tier.report();
         Ok((tier, report))
@@ -127,9 +123,34 @@ impl DramTier {
         2 * u64::from(self.slab_count())
     }
 
-    /// Number of slabs.
+    /// Number of slabs at the start.
     pub fn slab_count(&self) -> u32 {
         self.config.slab_count
+    }
+
+    /// Whether there is memory for so many slabs more.
+    pub fn check_growth(&self, slabs: u32) -> Result<(), DramError> {
+        check_available(&self.config, slabs)
+    }
+
+    /// Gives a slab that has no memory some, of this generation; the slab may be one that never was. As [`DramTier::renew`].
+    pub fn make(&self, slab: u32, generation: u32) -> Option<Result<Arc<Region>, DramError>> {
+        self.slabs.make(slab)?;
+        self.renew(slab, generation)
+    }
+
+    /// A slab has no memory from this generation on: its pages go back to the system, whoever still maps them. One that is of a
+    /// later generation already keeps what it has.
+    pub fn give_back(&self, slab: u32, generation: u32) {
+        let Some(mut place) = self.slabs.get(slab).map(|place| place.write()) else { return };
+        if place.generation >= generation {
+            return;
+        }
+        let old = std::mem::replace(&mut *place, Slab { generation, ..Slab::default() });
+        drop(place);
+        if let Some(region) = old.region {
+            memory::give_back(&region);
+        }
     }
 
     /// Bytes of one slab.
@@ -141,7 +162,7 @@ impl DramTier {
     /// as touching the slab takes. `None` if there is no such slab, or if it has been renewed as far or
     /// further. One that failed may be tried again.
     pub fn renew(&self, slab: u32, generation: u32) -> Option<Result<Arc<Region>, DramError>> {
-        let mut place = self.slabs.get(slab as usize)?.write();
+        let mut place = self.slabs.get(slab)?.write();
         let failed = place.generation == generation && place.region.is_none();
         if place.generation >= generation && !failed {
             return None;
@@ -159,7 +180,7 @@ impl DramTier {
 
     /// A slab's memory and generation.
     pub fn region(&self, slab: u32) -> Option<(Arc<Region>, u32)> {
-        let place = self.slabs.get(slab as usize)?.read();
+        let place = self.slabs.get(slab)?.read();
         place.region.as_ref().map(|region| (Arc::clone(region), place.generation))
     }
 
@@ -174,7 +195,7 @@ impl DramTier {
 
     /// Whether a slab may still become this generation: one that is renewed by another thread does soon.
     pub fn awaits(&self, slab: u32, generation: u32) -> bool {
-        let current = self.slabs.get(slab as usize).map(|slab| slab.read().generation);
+        let current = self.slabs.get(slab).map(|slab| slab.read().generation);
         current.is_some_and(|current| current < generation)
     }
 
@@ -196,7 +217,7 @@ impl DramTier {
     /// What the slabs have now.
     pub fn report(&self) -> DramReport {
         let mut sum = DramReport::default();
-        for slab in &self.slabs {
+        for slab in self.slabs.iter() {
             let slab = slab.read();
             let Some(region) = &slab.region else { continue };
             let bytes = region.len() as u64;
@@ -208,6 +229,23 @@ impl DramTier {
         }
         sum
     }
+}
+
+impl Default for Slab {
+    /// One without memory.
+    fn default() -> Slab {
+        let report = RegionReport { huge: Granted::NotAsked, locked: Granted::NotAsked };
+        Slab { region: None, report, generation: 0 }
+    }
+}
+
+fn check_available(config: &DramConfig, slabs: u32) -> Result<(), DramError> {
+    let asked_bytes = config.slab_bytes * u64::from(slabs);
+    let (available_bytes, limited_by) = memory::available_bytes(config.huge_pages, config.check_available);
+    if asked_bytes > available_bytes {
+        return Err(DramError::Budget { asked_bytes, available_bytes, limited_by });
+    }
+    Ok(())
 }
 
 fn check(config: &DramConfig) -> Result<(), DramError> {
@@ -237,7 +275,7 @@ fn create(config: &DramConfig, slab: u32) -> Result<(Arc<Region>, RegionReport),
 }
 
 /// Clearing memory is bound by one core's speed, so several threads create slabs.
-fn create_all(config: &DramConfig) -> Result<Vec<RwLock<Slab>>, DramError> {
+fn create_all(config: &DramConfig) -> Result<Vec<Slab>, DramError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let made = parking_lot::Mutex::new(Vec::with_capacity(config.slab_count as usize));
@@ -261,7 +299,7 @@ fn create_all(config: &DramConfig) -> Result<Vec<RwLock<Slab>>, DramError> {
     });
     let mut made = made.into_inner();
     made.sort_by_key(|(slab, _)| *slab);
-    let slab = |(region, report)| RwLock::new(Slab { region: Some(region), report, generation: 0 });
+    let slab = |(region, report)| Slab { region: Some(region), report, generation: 0 };
     made.into_iter().map(|(_, result)| result.map(slab)).collect()
 }
 

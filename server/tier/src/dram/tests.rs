@@ -87,3 +87,27 @@ fn a_lock_is_counted_or_explained() {
     assert!(report.locked_bytes == 2 * SLAB || report.lock_warning.is_some());
     assert_eq!(tier.locked_bytes(), report.locked_bytes);
 }
+
+#[test]
+fn a_slab_that_leaves_gives_its_memory_back_and_another_one_comes() {
+    let (tier, _) = DramTier::new(config(2)).unwrap();
+    let old = tier.region(1).unwrap().0;
+    tier.give_back(1, 1);
+    assert!(tier.region(1).is_none() && tier.slot(1, 0, 0, 4096).is_none());
+    assert_eq!(rustix::fs::fstat(old.fd()).unwrap().st_blocks, 0, "whoever maps it keeps nothing of it");
+    assert_eq!((tier.report().bytes, tier.regions().len()), (SLAB, 1));
+    let region = tier.make(1, 2).unwrap().unwrap();
+    tier.give_back(1, 1);
+    assert!(Arc::ptr_eq(&region, &tier.region(1).unwrap().0), "what comes late takes nothing away");
+    tier.make(200, 1).unwrap().unwrap();
+    assert_eq!(tier.report().bytes, 3 * SLAB);
+    assert!(tier.region(199).is_none() && tier.region(200).is_some());
+    assert!(tier.make(SLABS_MAX, 1).is_none());
+}
+
+#[test]
+fn growth_beyond_the_hosts_memory_is_refused() {
+    let (tier, _) = DramTier::new(DramConfig { slab_bytes: 1 << 20, ..config(1) }).unwrap();
+    assert!(tier.check_growth(1).is_ok());
+    assert!(matches!(tier.check_growth(SLABS_MAX * 4096 - 1), Err(DramError::Budget { .. })));
+}

@@ -79,6 +79,16 @@ impl Driver {
         }
     }
 
+    /// A slab's memory goes.
+    pub(crate) fn unregister(&self, index: usize) {
+        match self {
+            Driver::Ring(ring) => ring.unregister(index),
+            Driver::Blocking(_) => {}
+            #[cfg(feature = "simulation")]
+            Driver::Simulated(_) => {}
+        }
+    }
+
     /// Slab bytes registered with the kernel.
     pub(crate) fn registered_bytes(&self) -> u64 {
         match self {

@@ -210,6 +210,11 @@ impl NvmeTier {
         self.placer.engine.register(index, region);
     }
 
+    /// A slab's memory goes: the kernel lets go of it. Never blocks.
+    pub fn unregister(&self, index: usize) {
+        self.placer.engine.unregister(index);
+    }
+
     /// Slab bytes registered with the kernel now.
     pub fn registered_bytes(&self) -> u64 {
         self.placer.engine.registered_bytes()

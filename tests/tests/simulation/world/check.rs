@@ -1,6 +1,6 @@
 //! What must hold: at any moment, and when everything has come to rest. Owns: these checks. Must not know: how a run got there.
 
-use super::World;
+use super::{SLABS_MAX, World};
 use std::collections::BTreeSet;
 use turnkv::simulation::{Books, Fault};
 
@@ -14,9 +14,11 @@ impl World {
         self.check_losses(&server.books());
         let stats = server.stats();
         let dram = &stats.tiers[0];
+        let breaths = if self.plan.breathes { SLABS_MAX * self.plan.shape.slab_bytes } else { 0 };
+        let dram_max = self.plan.shape.dram_bytes.max(breaths);
         let bounds = [
             (dram.used_bytes <= dram.capacity_bytes, "DRAM holds more than there is"),
-            (dram.capacity_bytes <= self.plan.shape.dram_bytes, "DRAM is larger than configured"),
+            (dram.capacity_bytes <= dram_max, "DRAM is larger than was ever asked for"),
             (stats.leases <= u64::from(self.plan.shape.leases_max), "more leases than leases_max"),
             (stats.sessions <= u64::from(self.plan.shape.sessions_max), "more sessions than sessions_max"),
             (stats.index_pages <= u64::from(self.plan.shape.pages_max), "more pages than pages_max"),

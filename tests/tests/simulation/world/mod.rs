@@ -26,6 +26,8 @@ use turnkv::simulation::{FaultCounts, Held, Random, SimulatedDisk, Time};
 const TICK: Duration = Duration::from_millis(100);
 /// Steps between two checks of everything.
 const CHECK_STEPS: u64 = 16;
+/// Slabs that page memory is to have at most while a server runs.
+const SLABS_MAX: u64 = 6;
 /// Bytes of the catalog's disk.
 const CATALOG_BYTES: u64 = 256 << 20;
 
@@ -51,6 +53,8 @@ pub(crate) struct Totals {
     pub(crate) crowded_out: u64,
     /// Starts with other sizes than before.
     pub(crate) resizes: u64,
+    /// Sizes that page memory was to have while a server ran.
+    pub(crate) breaths: u64,
     /// Pages demoted, shards promoted, segments emptied, pages evicted, pages dropped.
     pub(crate) moved: [u64; 5],
 }
@@ -79,6 +83,8 @@ struct World {
     next_client: u64,
     /// What chooses the sizes of the next server.
     sizes: Random,
+    /// What chooses when page memory changes.
+    breaths: Random,
     /// Pages that must be there after the power is lost in this step.
     before: Vec<(usize, u32, Held)>,
     /// Pages seen in this life, and how many of them were missed since.
@@ -129,6 +135,7 @@ impl World {
             lives: 0,
             next_client: 1,
             sizes: plan.resizing(),
+            breaths: plan.breathing(),
             before: Vec::new(),
             seen: BTreeSet::new(),
             lost: 0,

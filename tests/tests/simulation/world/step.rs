@@ -1,7 +1,7 @@
 //! One thing happens: a client begins or goes on, the tier or reclaim takes a step, time passes, something ends.
 //! Owns: the choice, and what a step does. Must not know: what must hold after it.
 
-use super::{End, TICK, World};
+use super::{End, SLABS_MAX, TICK, World};
 use crate::clients::{act, vanish};
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,6 +20,9 @@ impl World {
             self.before = self.held(End::Power);
         }
         let evicted = self.context.server().books().evicted;
+        if self.plan.breathes {
+            self.breathe();
+        }
         match self.below(100) {
             0..22 => self.begin_action(),
             22..50 => self.go_on(),
@@ -59,6 +62,19 @@ impl World {
             if held.is_none_or(|held| !held.on_nvme) && server.poisoned().is_none() {
                 model.forgive(space, page);
             }
+        }
+    }
+
+    /// Page memory is to have another size now and then, and is on its way there.
+    fn breathe(&mut self) {
+        let server = self.context.server();
+        match self.breaths.below(64) {
+            0 => {
+                server.resize(1 + self.breaths.below(SLABS_MAX) as u32);
+                self.totals.breaths += 1;
+            }
+            1..24 => drop(server.step_resize()),
+            _ => {}
         }
     }
 

@@ -11,6 +11,8 @@ pub(crate) struct SlotClass {
     /// Slabs with pages of this namespace.
     pub(crate) slabs: u32,
     pub(crate) used: u64,
+    /// Slots that are free in slabs on their way out: none of them is given out.
+    pub(crate) idle: u64,
     /// Slots under leases.
     pub(crate) leased: u64,
     pub(super) evictions: u32,

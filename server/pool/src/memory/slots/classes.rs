@@ -44,18 +44,13 @@ impl Slots {
         let slot_bytes = shard_bytes.next_multiple_of(SLOT_ALIGN_BYTES);
         let per_slab = (self.slab_bytes / slot_bytes) as u32;
         assert!(per_slab > 0, "a slot fits a slab");
-        let (partial, slabs, used, leased, evictions) = (NONE, 0, 0, 0, 0);
-        SlotClass { shard_bytes, slot_bytes, per_slab, tenant, partial, slabs, used, leased, evictions }
+        let (partial, slabs, used, idle, leased, evictions) = (NONE, 0, 0, 0, 0, 0);
+        SlotClass { shard_bytes, slot_bytes, per_slab, tenant, partial, slabs, used, idle, leased, evictions }
     }
 
     /// Bytes of one shard of a namespace's pages.
     pub(crate) fn shard_bytes_of(&self, ns: u16) -> u64 {
         self.classes[usize::from(ns)].shard_bytes
-    }
-
-    /// Bytes of all slabs.
-    pub(crate) fn dram_bytes(&self) -> u64 {
-        self.slabs.len() as u64 * self.slab_bytes
     }
 
     /// Whose pages a namespace's are, as a number.
@@ -85,19 +80,19 @@ impl Slots {
 
     /// Whether a namespace can have a slot without taking one from a page.
     pub(crate) fn has_free_slot(&self, ns: u16) -> bool {
-        !self.empty.is_empty() || self.free_of(self.class_at(ns)) > 0
+        self.may_cut(u32::from(ns)) || self.free_of(self.class_at(ns)) > 0
     }
 
     /// Whether fewer slots than so many percent of a namespace's are free.
     pub(crate) fn is_below_watermark(&self, ns: u16, free_slots_percent: u8) -> bool {
         let class = self.class_at(ns);
         let per_slab = u64::from(class.per_slab);
-        let free = self.free_of(class) + self.empty.len() as u64 * per_slab;
+        let free = self.free_of(class) + u64::from(self.spare()) * per_slab;
         class.slabs > 0 && free * 100 < u64::from(class.slabs) * per_slab * u64::from(free_slots_percent)
     }
 
     /// Free slots in slabs that are cut, of one namespace.
     fn free_of(&self, class: &SlotClass) -> u64 {
-        u64::from(class.slabs) * u64::from(class.per_slab) - class.used
+        u64::from(class.slabs) * u64::from(class.per_slab) - class.used - class.idle
     }
 }

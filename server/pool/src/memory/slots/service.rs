@@ -23,8 +23,8 @@ pub(crate) struct SlotGauges {
 impl Slots {
     /// Gauges and counters now.
     pub(crate) fn gauges(&self) -> SlotGauges {
-        let retired = self.slabs.iter().filter(|slab| slab.retired).count();
-        let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining {
+        let without = self.slabs.iter().filter(|slab| slab.retired).count();
+        let free_in = |slab: &Slab| match slab.used > 0 && !slab.retired && !slab.draining && !slab.leaving {
             true => u64::from(self.classes[slab.class as usize].per_slab - slab.used),
             false => 0,
         };
@@ -34,8 +34,8 @@ impl Slots {
             pinned_bytes: self.pinned_bytes,
             recuts: self.recuts,
             free_slots: self.slabs.iter().map(free_in).sum(),
-            retired_slabs: retired as u32,
-            capacity_bytes: (self.slabs.len() - retired) as u64 * self.slab_bytes,
+            retired_slabs: without as u32 - self.absent,
+            capacity_bytes: (self.slabs.len() - without) as u64 * self.slab_bytes,
         }
     }
 
@@ -77,11 +77,13 @@ impl Slots {
 
     /// A slab that was taken out of service serves again.
     pub(crate) fn return_to_service(&mut self, slab: u32) {
-        let Some(this) = self.slabs.get_mut(slab as usize).filter(|slab| slab.retired) else { return };
+        let Some(this) = self.slabs.get_mut(slab as usize).filter(|slab| slab.retired && !slab.absent) else {
+            return;
+        };
         this.retired = false;
         if this.used == 0 {
             self.empty.push(slab);
-        } else {
+        } else if !this.leaving {
             self.relink(slab);
         }
     }

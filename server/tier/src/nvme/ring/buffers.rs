@@ -63,7 +63,8 @@ impl Buffers {
         Ok(())
     }
 
-    fn clear(&mut self, ring: &IoUring, index: usize) -> io::Result<()> {
+    /// Takes a region out of the table; operations in flight keep it until they end.
+    pub(super) fn clear(&mut self, ring: &IoUring, index: usize) -> io::Result<()> {
         let Some(old) = self.regions.get_mut(index).and_then(Option::take) else { return Ok(()) };
         let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let nothing = vec![nothing; self.entries_per_region];

@@ -15,6 +15,7 @@ use turnkv_transfer::Region;
 pub(super) enum Message {
     Start(Operation),
     Register(usize, Arc<Region>),
+    Unregister(usize),
     Stop,
 }
 

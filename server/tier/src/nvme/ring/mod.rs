@@ -69,6 +69,10 @@ impl Ring {
         self.inbox.push(Message::Register(index, region));
     }
 
+    pub(crate) fn unregister(&self, index: usize) {
+        self.inbox.push(Message::Unregister(index));
+    }
+
     pub(crate) fn registered_bytes(&self) -> u64 {
         self.inbox.registered_bytes.load(Ordering::Relaxed)
     }

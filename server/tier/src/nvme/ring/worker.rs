@@ -11,7 +11,9 @@ use super::super::schedule::Schedule;
 use super::buffers::Buffers;
 use super::flight::{Flight, Flights, Part, PartOutcome, Progress};
 use super::inbox::{Inbox, Message};
-use crate::limits::{BLOCK, INFLIGHT_OPS_MAX, REFUSE_PAUSE, RETRIES_MAX, RING_BACKOFF, RING_ENTRIES};
+use crate::limits::{
+    BLOCK, INFLIGHT_OPS_MAX, REFUSE_PAUSE, RETRIES_MAX, RING_BACKOFF, RING_BUFFERS_MAX, RING_ENTRIES,
+};
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 use std::io;
@@ -62,7 +64,8 @@ impl Worker {
         let (staging_region, staging) = staging()?;
         let largest =
             fixed.slabs.iter().chain(&fixed.bounces).map(|region| region.len()).max().unwrap_or(BLOCK);
-        let buffers = Buffers::new(&ring, FIRST_SLAB + fixed.slabs.len(), largest).unwrap_or_else(|error| {
+        // As many places as the kernel allows: DRAM may grow.
+        let buffers = Buffers::new(&ring, RING_BUFFERS_MAX, largest).unwrap_or_else(|error| {
             warnings.push(format!(
                 "this kernel cannot register buffers ({error}): reads and writes cost more CPU"
             ));
@@ -146,6 +149,12 @@ impl Worker {
                     if let Err(error) = self.buffers.set(&self.ring, index.saturating_add(FIRST_SLAB), region)
                     {
                         tracing::warn!(index, %error, "a renewed slab cannot be registered with the ring");
+                    }
+                    self.publish();
+                }
+                Message::Unregister(index) => {
+                    if let Err(error) = self.buffers.clear(&self.ring, index.saturating_add(FIRST_SLAB)) {
+                        tracing::warn!(index, %error, "a slab that left stays with the ring: its memory goes when the server does");
                     }
                     self.publish();
                 }

@@ -1,0 +1,75 @@
+//! The configuration file while the server runs: read again when SIGHUP asks for it. Owns: which settings change at once, and what
+//! is said of the others. Must not know: how any of them is carried out.
+//!
+//! A file that is wrong in any line changes nothing.
+
+use crate::config::{Settings, load_again};
+use crate::engine::Engine;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::signal::unix::Signal;
+
+/// Settings that change without a restart.
+const LIVE: [&str; 5] = [
+    "dram.bytes",
+    "limits.client_slots_percent",
+    "limits.user_slots_percent",
+    "limits.all_slots_percent",
+    "limits.free_slots_percent",
+];
+
+/// Who reads the file again.
+pub(super) struct Rereader {
+    pub(super) path: PathBuf,
+    pub(super) engine: Arc<Engine>,
+    pub(super) hangup: Signal,
+    /// What is in force.
+    pub(super) settings: Settings,
+}
+
+impl Rereader {
+    /// Reads it whenever it is asked to, for as long as the server runs.
+    pub(super) async fn run(mut self) -> Result<(), Infallible> {
+        while self.hangup.recv().await.is_some() {
+            let reading = tokio::task::spawn_blocking(move || {
+                self.read();
+                self
+            });
+            match reading.await {
+                Ok(same) => self = same,
+                Err(error) => {
+                    tracing::error!(%error, "reading the configuration again failed: it is not read any more");
+                    return std::future::pending().await;
+                }
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Reads it once.
+    fn read(&mut self) {
+        let wanted = match load_again(&self.path, &self.settings) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                tracing::error!(%error, "the configuration was read again and is wrong: nothing changes");
+                return;
+            }
+        };
+        let changed = self.settings.differences(&wanted);
+        let (live, kept): (Vec<String>, Vec<String>) =
+            changed.into_iter().partition(|key| LIVE.contains(&key.as_str()));
+        for key in &kept {
+            tracing::warn!(key, "this setting has changed in the file: it takes a restart");
+        }
+        self.engine.settings_wait(kept);
+        if wanted.dram.bytes != self.engine.resize_report().wanted_bytes
+            && let Err(error) = self.engine.resize_dram(wanted.dram.bytes)
+        {
+            tracing::error!(%error, "dram.bytes stays as it is");
+        }
+        self.engine.set_shares(&wanted);
+        self.settings.take_over(&wanted);
+        tracing::info!(changed = live.join(", "), "the configuration file is in force");
+    }
+}
