@@ -76,10 +76,12 @@ impl Store {
         }
         let left_before = self.slots.surplus();
         let mut went = false;
+        self.slots.turn_leaving();
         for at in (0..self.slots.leaving().len()).rev() {
             went |= self.empty_slab(at, &mut part);
             if part.is_used_up(self.call.steps()) {
-                return Shrink::Now;
+                // A look at what cannot go yet is no reason to look on at once.
+                return if went { Shrink::Now } else { Shrink::Soon };
             }
         }
         match self.slots.surplus() {
@@ -152,6 +154,7 @@ impl Store {
     /// Has what is in a slot go. What keeps it there, if it stays; none also of a slot that was free.
     fn leave_slot(&mut self, slab: u32, at: u32, part: &mut DrainPart) -> Option<Kept> {
         let meta = *self.slots.slot_of(slab, at)?;
+        self.call.step();
         if meta.state != SlotState::Used {
             return Some(if meta.leases > 0 { Kept::LEASED } else { Kept::MOVING });
         }

@@ -102,6 +102,13 @@ impl Slots {
         self.leaving.get_mut(at)
     }
 
+    /// Another one of them is looked at first, so that none waits behind one that stands still.
+    pub(crate) fn turn_leaving(&mut self) {
+        if !self.leaving.is_empty() {
+            self.leaving.rotate_left(1);
+        }
+    }
+
     /// Bytes that keep slabs on their way out: under leases, protected.
     pub(crate) fn kept_bytes(&self) -> (u64, u64) {
         let bytes = |slots: u32, slab: u32| match self.slabs[slab as usize].class {
