@@ -1,8 +1,9 @@
 //! A stream under TLS. Owns: ciphertext that has arrived or waits to leave. Must not know: certificates, handshakes,
 //! what the bytes say.
 //!
-//! rustls takes 4 KiB of ciphertext at a time and gives out what was decrypted before it takes more. So that this does
-//! not cost a system call each, ciphertext is read from the socket in large pieces and handed on from memory.
+//! rustls takes a record of ciphertext at a time and gives out what was decrypted before it takes more. So that this does
+//! not cost a system call each, ciphertext is read from the socket in large pieces and handed on from memory; plaintext
+//! lands where the reader wants it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 
