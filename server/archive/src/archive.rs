@@ -3,6 +3,7 @@
 //! Tenants have nothing in common: all objects of one stand below a prefix made of its name's digest, and blobs are found again only
 //! there. Whether somebody else has the same bytes can not be found out.
 
+use crate::again::read_again;
 use crate::blob::Compression;
 use crate::error::Error;
 use crate::id::{Digest, ObjectId};
@@ -12,7 +13,6 @@ use crate::limits::{
     PACK_BYTES_MAX, PACK_BYTES_MIN, PACK_TAIL_BYTES, SMALL_OBJECT_BYTES_MAX,
 };
 use crate::pack::format::{PackIndex, TRAILER_BYTES, Trailer};
-use crate::read::read_again;
 use crate::store::{Key, Kind, Listed, Place, Store, StoreSettings};
 use crate::workers::Workers;
 use bytes::Bytes;

@@ -11,10 +11,11 @@
 //! - `archive`: a tenant's archive, opened; [`Archive`] has the verbs
 //! - `capture`, `restore`, `verify`, `fork`, `collect`, `export`, `import`: one verb each; `list` has list, describe and delete
 //! - `manifest`, `pack`, `intent`: what is written; `split`, `blob`: what a page's bytes become
-//! - `fill`: packs being written; `read`: blobs being read; `index`: where blobs are
+//! - `fill`: packs being written; `read`: blobs being read; `again`: what came damaged is read once more; `index`: where blobs are
 //! - `store`: a directory or S3, asked with bounds; `workers`: threads that hash and encode; `term`: what the grace time allows
 #![forbid(unsafe_code)]
 
+mod again;
 mod archive;
 mod blob;
 mod capture;

@@ -1,12 +1,12 @@
 //! Moving blobs from packs that will go to packs that stay. Owns: copying what is stored, checked. Must not know: why.
 
+use crate::again::read_again;
 use crate::archive::Archive;
 use crate::blob::{StoredBlob, verify_stored};
 use crate::error::Error;
 use crate::fill::Filler;
 use crate::id::ObjectId;
 use crate::pack::format::Entry;
-use crate::read::read_again;
 use crate::store::{Key, Kind};
 
 /// Adds blobs of a pack to others, as they are stored. Their checksums are compared; they are not decoded.

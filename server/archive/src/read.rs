@@ -1,11 +1,11 @@
-//! Reading blobs and pages, verified. Owns: looking a blob up again when its pack was rewritten, and reading again what came damaged.
-//! Must not know: who wants them.
+//! Reading blobs and pages, verified. Owns: looking a blob up again when its pack was rewritten. Must not know: who wants them.
 
+use crate::again::read_again;
 use crate::archive::Archive;
 use crate::error::Error;
 use crate::id::{Digest, ObjectId};
 use crate::index::Found;
-use crate::limits::{LOOKUPS_MAX, MANIFEST_BYTES_MAX, READS_MAX};
+use crate::limits::{LOOKUPS_MAX, MANIFEST_BYTES_MAX};
 use crate::manifest::{Header, Manifest, ManifestPage};
 use crate::store::{Key, Kind};
 use bytes::Bytes;
@@ -20,21 +20,6 @@ pub(crate) struct Places {
     found: Arc<RwLock<HashMap<Digest, Found>>>,
     /// Packs that the manifest names.
     packs: Arc<Vec<ObjectId>>,
-}
-
-/// Reads what can be verified, again if it is damaged: an answer may be, and the object not.
-pub(crate) async fn read_again<T, F: Future<Output = Result<T, Error>>>(
-    read: impl Fn() -> F,
-) -> Result<T, Error> {
-    for _ in 1..READS_MAX {
-        match read().await {
-            Err(fault @ Error::Damaged { .. }) => {
-                tracing::warn!(%fault, "came from the store; it is read again");
-            }
-            other => return other,
-        }
-    }
-    read().await
 }
 
 impl Archive {
