@@ -4,7 +4,7 @@ There is one for each type of value. Codecs are measured on them beside made-up 
 
     .venv/bin/python benches/kv/train.py target/kv --minutes 5
 
-A file is pages one after another, each as an engine has it: of so many tokens all layers, K before V; bytes of a page are printed.
+A file is pages one after another, each as an engine has it: of so many tokens all layers, K before V. What a page has is printed.
 
 Owns: the model and its training. Must not know: codecs.
 """
@@ -83,7 +83,9 @@ def dump(model: LlamaForCausalLM, tokens: torch.Tensor, folder: pathlib.Path, pr
     folder.mkdir(parents=True, exist_ok=True)
     for name, dtype in TYPES.items():
         pages = [
-            torch.cat([half[:, start : start + page_tokens].to(dtype).contiguous().view(torch.uint8).flatten() for half in halves])
+            torch.cat(
+                [half[:, start : start + page_tokens].to(dtype).contiguous().view(torch.uint8).flatten() for half in halves]
+            )
             for start in range(0, prompt_tokens - page_tokens + 1, page_tokens)
         ]
         path = folder / f"{name}.kv"
