@@ -222,7 +222,7 @@ docs-reference: tools
 bench: server
 	@$(call say,'benches (some minutes; quote them only from a quiet machine)')
 	@cargo build --locked --release --package turnkv-benches
-	@for bench in shm lookup remote nvme mixed prefetch; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
+	@for bench in shm lookup remote nvme mixed prefetch snapshot; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
 	@$(TARGET_DIR)/release/framed && $(TARGET_DIR)/release/framed --tls
 
 # Rails over verbs beside ib_write_bw and ib_read_bw (perftest), on a machine with a NIC, and over libfabric beside a bare loop of

@@ -38,11 +38,25 @@ impl Connection {
     }
 
     fn with(config: ClientConfig, page_bytes: usize) -> Result<Connection> {
+        Connection::with_spec(config, Connection::opaque(page_bytes))
+    }
+
+    /// Connects a client of its own and opens this namespace.
+    pub fn open_spec(address: &str, spec: NamespaceSpec) -> Result<Connection> {
+        Connection::with_spec(ClientConfig::at(address), spec)
+    }
+
+    fn with_spec(config: ClientConfig, spec: NamespaceSpec) -> Result<Connection> {
         // One thread, as an engine that calls from its own has: what blocks or polls does so here.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let config = ClientConfig { call_ms: CALL_MS, connect_ms: 5_000, ..config };
         let client = Client::new(config)?;
-        let spec = NamespaceSpec {
+        let namespace = runtime.block_on(client.open_namespace(spec))?;
+        Ok(Connection { runtime, client, namespace })
+    }
+
+    fn opaque(page_bytes: usize) -> NamespaceSpec {
+        NamespaceSpec {
             model: "bench".to_owned(),
             dtype: Dtype::U8,
             page_tokens: 16,
@@ -52,9 +66,13 @@ impl Connection {
             opaque_shard_bytes: page_bytes as u64,
             tenant: String::new(),
             salt: Vec::new(),
-        };
-        let namespace = runtime.block_on(client.open_namespace(spec))?;
-        Ok(Connection { runtime, client, namespace })
+        }
+    }
+
+    /// A new session that shares all pages of another.
+    pub fn fork(&self, session: &str, fork: &str) -> Result<()> {
+        self.runtime.block_on(self.namespace.fork(session, fork, None))?;
+        Ok(())
     }
 
     /// Offloads a chain of pages whose first has the parent `parent`. Waits for slots rather than being refused, and

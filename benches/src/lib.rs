@@ -14,6 +14,7 @@ pub mod queued;
 pub mod raw;
 pub mod sampling;
 pub mod server;
+pub mod snapshots;
 pub mod stats;
 pub mod streams;
 pub mod threads;

@@ -23,12 +23,16 @@ const START_MAX: Duration = Duration::from_secs(120);
 pub struct Budget {
     /// DRAM tier.
     pub dram_bytes: usize,
+    /// Unit in which it is cut; 0: as it is by itself.
+    pub slab_bytes: usize,
     /// NVMe tier; 0: none.
     pub nvme_bytes: usize,
     /// Bytes in flight to the NVMe device.
     pub inflight_bytes: usize,
     /// How pages are made smaller on their way to NVMe.
     pub codec: Codec,
+    /// Whether snapshots are kept: in a directory beside the rest.
+    pub archive: bool,
 }
 
 /// A setting of `nvme.codec`.
@@ -45,7 +49,14 @@ pub enum Codec {
 impl Budget {
     /// DRAM only, on the Unix socket only.
     pub fn dram(dram_bytes: usize) -> Budget {
-        Budget { dram_bytes, nvme_bytes: 0, inflight_bytes: 16 << 20, codec: Codec::Auto }
+        Budget {
+            dram_bytes,
+            slab_bytes: 0,
+            nvme_bytes: 0,
+            inflight_bytes: 16 << 20,
+            codec: Codec::Auto,
+            archive: false,
+        }
     }
 }
 
@@ -100,6 +111,11 @@ impl Server {
         self.child.id()
     }
 
+    /// Bytes of all files of its archive.
+    pub fn archive_bytes(&self) -> Result<u64> {
+        bytes_below(&archive(self.folder.path()))
+    }
+
     /// A folder on the same file system as the NVMe tier, for the disk limit's file.
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -142,14 +158,30 @@ fn log_failure(error: &std::io::Error) {
     eprintln!("the server could not be ended: {error}");
 }
 
+fn bytes_below(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let (path, about) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
+        bytes += if about.is_dir() { bytes_below(&path)? } else { about.len() };
+    }
+    Ok(bytes)
+}
+
 fn socket(folder: &Path) -> PathBuf {
     folder.join("pool.sock")
+}
+
+fn archive(folder: &Path) -> PathBuf {
+    folder.join("archive")
 }
 
 fn configuration(folder: &Path, budget: Budget) -> String {
     let mut text = format!("listen = \"unix:{}\"\n", socket(folder).display());
     // What a bench asks for is little, and a machine whose memory grows as it is used says that it has less.
     writeln!(text, "[dram]\nbytes = {}\ncheck_available = false", budget.dram_bytes).unwrap_or_default();
+    if budget.slab_bytes > 0 {
+        writeln!(text, "slab_bytes = {}", budget.slab_bytes).unwrap_or_default();
+    }
     if budget.nvme_bytes > 0 {
         let path = folder.join("nvme");
         writeln!(text, "[nvme]\npath = \"{}\"\nbytes = {}", path.display(), budget.nvme_bytes)
@@ -157,6 +189,9 @@ fn configuration(folder: &Path, budget: Budget) -> String {
         writeln!(text, "inflight_bytes = {}", budget.inflight_bytes).unwrap_or_default();
         let codec = format!("{:?}", budget.codec).to_lowercase();
         writeln!(text, "codec = \"{codec}\"").unwrap_or_default();
+    }
+    if budget.archive {
+        writeln!(text, "[archive]\nplace = \"{}\"", archive(folder).display()).unwrap_or_default();
     }
     text
 }
@@ -168,18 +203,28 @@ mod tests {
 
     #[test]
     fn the_configuration_names_what_was_asked() {
-        let budget = Budget { dram_bytes: 5, nvme_bytes: 6, inflight_bytes: 7, codec: Codec::Huffman };
+        let budget = Budget {
+            dram_bytes: 5,
+            slab_bytes: 8,
+            nvme_bytes: 6,
+            inflight_bytes: 7,
+            codec: Codec::Huffman,
+            archive: true,
+        };
         let text = configuration(Path::new("f"), budget);
         for part in [
             "unix:f/pool.sock",
             "bytes = 5",
+            "slab_bytes = 8",
             "bytes = 6",
             "inflight_bytes = 7",
             "codec = \"huffman\"",
+            "place = \"f/archive\"",
             "check_available = false",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(!configuration(Path::new("f"), Budget::dram(5)).contains("[nvme]"));
+        let alone = configuration(Path::new("f"), Budget::dram(5));
+        assert!(!alone.contains("[nvme]") && !alone.contains("[archive]"));
     }
 }

@@ -47,7 +47,8 @@ class Server:
         dram: str = "64MiB",
         nvme: str | None = "512MiB",
         slab: str | None = None,
-        archive: pathlib.Path | None = None,
+        archive: pathlib.Path | str | None = None,
+        archive_keys: str = "",
     ) -> None:
         self.folder, self.process = folder, None
         self.prefix: list[str] = []
@@ -60,8 +61,9 @@ class Server:
             (folder / "nvme").mkdir(exist_ok=True)
             text += f'[nvme]\npath = "{folder}/nvme"\nbytes = "{nvme}"\n'
         if archive:
-            archive.mkdir(exist_ok=True)
-            text += f'[archive]\nplace = "{archive}"\n'
+            if isinstance(archive, pathlib.Path):
+                archive.mkdir(exist_ok=True)
+            text += f'[archive]\nplace = "{archive}"\n{archive_keys}'
         self.config.write_text(text)
         self.address = f"unix:{folder}/turnkv.sock"
 
@@ -86,10 +88,19 @@ class Server:
 
     def snapshot(self, *arguments: str) -> dict:
         """What `turnkv snapshot` answers."""
-        command = [str(server_binary()), "snapshot", *arguments, "--address", self.address, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = self._run_snapshot(arguments)
         assert done.returncode == 0, f"{arguments}: {done.stderr}"
         return json.loads(done.stdout)
+
+    def refused_snapshot(self, *arguments: str) -> str:
+        """What `turnkv snapshot` says that fails."""
+        done = self._run_snapshot(arguments)
+        assert done.returncode != 0, f"{arguments}: {done.stdout}"
+        return done.stderr
+
+    def _run_snapshot(self, arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        command = [str(server_binary()), "snapshot", *arguments, "--address", self.address, "--json"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     def namespaces(self) -> list[str]:
         """The ids of those that are open."""

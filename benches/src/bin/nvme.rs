@@ -101,10 +101,10 @@ fn main() -> Result<()> {
     );
     let total = options.common.total_bytes();
     let budget = Budget {
-        dram_bytes: (total as f64 * DRAM_SHARE) as usize,
         nvme_bytes: total * 4,
         inflight_bytes: options.inflight_bytes(),
         codec: options.codec,
+        ..Budget::dram((total as f64 * DRAM_SHARE) as usize)
     };
     let server = Server::start(&options.common, budget)?;
     let disk = Disk::new(server.folder(), total)?;

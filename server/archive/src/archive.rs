@@ -3,6 +3,7 @@
 //! Tenants have nothing in common: all objects of one stand below a prefix made of its name's digest, and blobs are found again only
 //! there. Whether somebody else has the same bytes can not be found out.
 
+use crate::again::read_again;
 use crate::blob::Compression;
 use crate::directory::folder_of;
 use crate::error::Error;
@@ -111,7 +112,7 @@ impl Archive {
             let mut index = self.index.lock();
             condemned.iter().for_each(|pack| index.condemn(pack.id));
             before.iter().filter(|pack| !there.contains(pack)).for_each(|pack| index.remove(pack));
-            index.begin_reading(&there);
+            index.begin_reading();
             listed.iter().map(|pack| pack.id).filter(|pack| !index.knows(pack)).rev().collect()
         };
         self.read_indexes(&new).await?;
@@ -158,6 +159,10 @@ impl Archive {
 
     /// Reads a pack's index.
     pub(crate) async fn read_index(&self, pack: ObjectId) -> Result<PackIndex, Error> {
+        read_again(|| self.try_read_index(pack)).await
+    }
+
+    async fn try_read_index(&self, pack: ObjectId) -> Result<PackIndex, Error> {
         let key = Key::Of(Kind::Pack, pack);
         let (tail, object_bytes) = match self.store.get_tail(key, PACK_TAIL_BYTES).await {
             Ok(read) => read,

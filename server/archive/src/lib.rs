@@ -12,10 +12,11 @@
 //! - `capture`, `restore`, `verify`, `fork`, `collect`, `export`, `import`: one verb each; `list` has list, describe and delete
 //! - `directory`: which snapshots are of archived sessions
 //! - `manifest`, `pack`, `intent`, `bookmark`: what is written; `split`, `blob`: what a page's bytes become
-//! - `fill`: packs being written; `read`: blobs being read; `index`: where blobs are
+//! - `fill`: packs being written; `read`: blobs being read; `again`: what came damaged is read once more; `index`: where blobs are
 //! - `store`: a directory or S3, asked with bounds; `workers`: threads that hash and encode; `term`: what the grace time allows
 #![forbid(unsafe_code)]
 
+mod again;
 mod archive;
 mod blob;
 mod bookmark;

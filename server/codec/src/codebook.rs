@@ -11,14 +11,14 @@
 //! | 16 + 32 G + 64 G R | 1 each | exponents that are not in the book, in the order of the codes' bytes, low halves first |
 
 use crate::codec::Corrupt;
-use crate::kernel::{Loop, Path};
+use crate::kernel::{Loop, PICKED, PLACES, Path, TABLE};
 use crate::lane::Lane;
 use std::marker::PhantomData;
 
 /// Values of a group.
 pub(crate) const GROUP: usize = 64;
 const HALF: usize = GROUP / 2;
-const BOOK: usize = 15;
+const BOOK: usize = TABLE;
 const BOOK_BYTES: usize = 16;
 const ESCAPE: u8 = 15;
 /// The book is made from every so many-th value. Prime to the sizes of heads, so that all their channels are looked at.
@@ -95,7 +95,7 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Encode<'_, W, R, L>
     type Output = Option<usize>;
 
     #[inline(always)]
-    fn run(self) -> Option<usize> {
+    fn run(self, _: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED]) -> Option<usize> {
         let plane_bytes = self.planes.len() / R.max(1);
         let mut escaped = 0;
         let groups = self.values.chunks_exact(W * GROUP).zip(self.codes.chunks_exact_mut(HALF));
@@ -177,12 +177,15 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Decode<'_, W, R, L>
     type Output = Option<usize>;
 
     #[inline(always)]
-    fn run(self) -> Option<usize> {
+    fn run(self, pick: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED]) -> Option<usize> {
         let plane_bytes = self.planes.len() / R.max(1);
         let mut used = 0;
         let groups = self.codes.chunks_exact(HALF).zip(self.values.chunks_exact_mut(W * GROUP));
         for (group, (codes, values)) in groups.enumerate() {
-            let mut exponents = name(codes, &self.book);
+            let mut packed = [0; HALF];
+            packed.copy_from_slice(codes);
+            // Of [`ESCAPE`] it is anything.
+            let mut exponents = pick(&self.book, packed);
             for (word, eight) in codes.chunks_exact(8).enumerate() {
                 let mut marks = Marks::of(eight);
                 while let Some((byte, half)) = marks.next() {
@@ -206,26 +209,6 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Decode<'_, W, R, L>
         }
         Some(used)
     }
-}
-
-/// The exponent of each code; of [`ESCAPE`] any.
-#[inline(always)]
-fn name(codes: &[u8], book: &[u8; BOOK]) -> [u8; GROUP] {
-    let (mut packed, mut wide) = ([0; HALF], [0; GROUP]);
-    packed.copy_from_slice(codes);
-    let codes = packed;
-    for i in 0..HALF {
-        wide[i] = codes[i] & 15;
-        wide[i + HALF] = codes[i] >> 4;
-    }
-    let mut exponents = [0; GROUP];
-    for (code, known) in book.iter().enumerate() {
-        for i in 0..GROUP {
-            // Exactly one code is each byte's: all bits of its exponent, none of the others'.
-            exponents[i] |= known & u8::from(wide[i] == code as u8).wrapping_neg();
-        }
-    }
-    exponents
 }
 
 /// Which halves of eight bytes of codes are [`ESCAPE`]: byte by byte, low halves first.

@@ -112,10 +112,10 @@ const RULES: [Rule; 14] = [
         others: Others::Only(&["pyo3", "tokio"]),
         wire: false,
     },
-    // The GPU bench holds the client's path against what the driver itself reaches.
+    // The GPU bench holds the client's path against what the driver itself reaches; codecs and the archive are measured alone, too.
     Rule {
         name: "turnkv-benches",
-        ours: &["turnkv-client", "turnkv-codec", "turnkv-transfer"],
+        ours: &["turnkv-archive", "turnkv-client", "turnkv-codec", "turnkv-transfer"],
         others: Others::Not(&RPC),
         wire: false,
     },

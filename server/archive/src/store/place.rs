@@ -104,8 +104,8 @@ impl Place {
         // Requests are made again by us, with our limits, so that a store that is down is known to be within them.
         let once =
             RetryConfig { max_retries: 0, retry_timeout: settings.request_timeout, ..RetryConfig::default() };
-        let client =
-            ClientOptions::new().with_timeout(settings.request_timeout).with_connect_timeout(CONNECT_TIMEOUT);
+        // So are requests ended that take too long: a limit of the client's own would say so in other words.
+        let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(CONNECT_TIMEOUT);
         let plain = endpoint.as_ref().is_some_and(|address| address.starts_with("http://"));
         let puts = if *conditional_puts { S3ConditionalPut::ETagMatch } else { S3ConditionalPut::Disabled };
         let mut builder = AmazonS3Builder::from_env()

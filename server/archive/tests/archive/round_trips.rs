@@ -2,7 +2,10 @@
 
 use crate::shaky::Shaky;
 use crate::support::*;
-use turnkv_archive::{Archive, ArchiveSettings, Compression, Error, Header, Place, Sequence, Split, Values};
+use turnkv_archive::{
+    Archive, ArchiveSettings, Compression, Digest, Error, Header, Place, Sequence, ShardDigests, Split,
+    Values,
+};
 use turnkv_mutate::{Random, each_seed};
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -69,6 +72,40 @@ fn pages_of_any_layout_come_back() {
             assert!(store.names_with("intents").await.is_empty());
         });
     });
+}
+
+/// The published format's document: K and V of a page have `n_layers * page_size_tokens * n_heads * head_dim * 2` bytes each as
+/// bf16, and digests of these bytes. Its own example, and the model that it was tried with.
+#[tokio::test]
+async fn a_page_of_the_published_document_has_the_bytes_that_it_says() {
+    for (layers, heads, head_dim, bytes) in [(80, 64, 128, 20_971_520), (22, 4, 64, 180_224)] {
+        let page_bytes = u64::from(layers * 16 * heads * head_dim * 2) * 2;
+        assert_eq!(page_bytes, 2 * bytes);
+        let split = Split::by_layers(layers, page_bytes).unwrap();
+        let header = Header { layers, heads, head_dim, ..header(1, page_bytes, split) };
+        let store = Shaky::new();
+        let archive = open(&store).await.unwrap();
+        let page = chain(&header, 1, 1);
+        let mut capture = archive.capture(header).await.unwrap();
+        capture.page(page[0].clone()).await.unwrap();
+        let (manifest, counts) = capture.finish().await.unwrap();
+        assert_eq!((counts.blobs_new, counts.decoded_bytes), (2, page_bytes));
+        // Layer by layer, all K before all V.
+        let halves = page[0].shards[0].chunks((page_bytes / u64::from(2 * layers)) as usize);
+        let (mut k, mut v) = (Vec::new(), Vec::new());
+        halves.enumerate().for_each(|(at, half)| [&mut k, &mut v][at % 2].extend_from_slice(half));
+        assert_eq!(
+            manifest.pages[0].shards,
+            [ShardDigests::KeyValue { k: Digest::of(&k), v: Digest::of(&v) }]
+        );
+        let text: serde_json::Value = serde_json::from_slice(&manifest.to_json().unwrap()).unwrap();
+        assert_eq!(text["layout"], "paged-batchinvariant-v1");
+        for (field, value) in
+            [("page_size_tokens", 16), ("n_layers", layers), ("n_heads", heads), ("head_dim", head_dim)]
+        {
+            assert_eq!(text[field], value, "{field}");
+        }
+    }
 }
 
 #[tokio::test]
