@@ -4,6 +4,8 @@ There is one for each type of value. Codecs are measured on them beside made-up 
 
     .venv/bin/python benches/kv/train.py target/kv --minutes 5
 
+A file is pages one after another, each as an engine has it: of so many tokens all layers, K before V; bytes of a page are printed.
+
 Owns: the model and its training. Must not know: codecs.
 """
 
@@ -72,20 +74,21 @@ def train(model: LlamaForCausalLM, tokens: torch.Tensor, minutes: float) -> None
     print(f"{step} steps, loss {loss.item():.2f}")
 
 
-def dump(model: LlamaForCausalLM, tokens: torch.Tensor, folder: pathlib.Path, prompt_tokens: int) -> None:
-    """K and V of a prompt, layer by layer, in every type."""
+def dump(model: LlamaForCausalLM, tokens: torch.Tensor, folder: pathlib.Path, prompt_tokens: int, page_tokens: int) -> None:
+    """The pages of a prompt, in every type."""
     cache = DynamicCache()
     with torch.no_grad():
         model(input_ids=tokens[:prompt_tokens][None], past_key_values=cache, use_cache=True)
+    halves = [half[0] for layer in cache.layers for half in (layer.keys, layer.values)]
     folder.mkdir(parents=True, exist_ok=True)
     for name, dtype in TYPES.items():
-        parts = []
-        for layer in cache.layers:
-            for half in (layer.keys, layer.values):
-                parts.append(half[0].contiguous().to(dtype).view(torch.uint8).flatten())
+        pages = [
+            torch.cat([half[:, start : start + page_tokens].to(dtype).contiguous().view(torch.uint8).flatten() for half in halves])
+            for start in range(0, prompt_tokens - page_tokens + 1, page_tokens)
+        ]
         path = folder / f"{name}.kv"
-        path.write_bytes(torch.cat(parts).numpy().tobytes())
-        print(f"{path}: {path.stat().st_size >> 20} MiB")
+        path.write_bytes(torch.cat(pages).numpy().tobytes())
+        print(f"{path}: {len(pages)} pages of {len(pages[0]) >> 10} KiB")
 
 
 def main() -> None:
@@ -94,11 +97,12 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path, help="where the files go")
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--prompt-tokens", type=int, default=4096)
+    parser.add_argument("--page-tokens", type=int, default=64)
     arguments = parser.parse_args()
     model, tokens = make_model(), text()
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, {len(tokens) / 1e6:.1f} MB of text")
     train(model, tokens, arguments.minutes)
-    dump(model.eval(), tokens[len(tokens) // 2 :], arguments.folder, arguments.prompt_tokens)
+    dump(model.eval(), tokens[len(tokens) // 2 :], arguments.folder, arguments.prompt_tokens, arguments.page_tokens)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ use crate::limits::{
     PACK_BYTES_MAX, PACK_BYTES_MIN, PACK_TAIL_BYTES, SMALL_OBJECT_BYTES_MAX,
 };
 use crate::pack::format::{PackIndex, TRAILER_BYTES, Trailer};
+use crate::read::read_again;
 use crate::store::{Key, Kind, Listed, Place, Store, StoreSettings};
 use crate::workers::Workers;
 use bytes::Bytes;
@@ -113,7 +114,7 @@ impl Archive {
             let mut index = self.index.lock();
             condemned.iter().for_each(|pack| index.condemn(pack.id));
             before.iter().filter(|pack| !there.contains(pack)).for_each(|pack| index.remove(pack));
-            index.begin_reading(&there);
+            index.begin_reading();
             listed.iter().map(|pack| pack.id).filter(|pack| !index.knows(pack)).rev().collect()
         };
         for packs in new.chunks(OBJECTS_AT_ONCE) {
@@ -144,6 +145,10 @@ impl Archive {
 
     /// Reads a pack's index.
     pub(crate) async fn read_index(&self, pack: ObjectId) -> Result<PackIndex, Error> {
+        read_again(|| self.try_read_index(pack)).await
+    }
+
+    async fn try_read_index(&self, pack: ObjectId) -> Result<PackIndex, Error> {
         let key = Key::Of(Kind::Pack, pack);
         let (tail, object_bytes) = match self.store.get_tail(key, PACK_TAIL_BYTES).await {
             Ok(read) => read,

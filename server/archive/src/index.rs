@@ -45,9 +45,9 @@ impl Index {
         self.numbers.keys().copied().collect()
     }
 
-    /// Whether a pack need not be read: it was, or its index is damaged.
+    /// Whether a pack need not be read: it was.
     pub(crate) fn knows(&self, pack: &ObjectId) -> bool {
-        self.numbers.contains_key(pack) || self.damaged.contains(pack)
+        self.numbers.contains_key(pack)
     }
 
     /// Packs that there was no room for.
@@ -60,10 +60,10 @@ impl Index {
         self.unread.extend_from_slice(packs);
     }
 
-    /// Begins a new reading of all packs that are there and not known.
-    pub(crate) fn begin_reading(&mut self, there: &HashSet<ObjectId>) {
+    /// Begins a new reading of all packs that are not known, also of those whose index was damaged: it may have been put back.
+    pub(crate) fn begin_reading(&mut self) {
         self.unread.clear();
-        self.damaged.retain(|pack| there.contains(pack));
+        self.damaged.clear();
     }
 
     /// The first of these packs whose index is damaged.

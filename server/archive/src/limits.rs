@@ -81,6 +81,8 @@ pub const READ_AHEAD_PAGES_MAX: usize = 16;
 pub const READ_AHEAD_BYTES_MAX: u64 = 128 << 20;
 /// Times that a blob is looked up again after the pack that had it was gone: a collection moves it at most once a grace time.
 pub const LOOKUPS_MAX: u32 = 3;
+/// Times that what comes damaged is read before it counts as damaged: an answer may be, and the object not.
+pub const READS_MAX: u32 = 2;
 /// Indexes of packs, or manifests, that are read at once.
 pub const OBJECTS_AT_ONCE: usize = 8;
 /// Blobs of an export that are read or written at once.

@@ -1,10 +1,11 @@
-//! Reading blobs and pages, verified. Owns: looking a blob up again when its pack was rewritten. Must not know: who wants them.
+//! Reading blobs and pages, verified. Owns: looking a blob up again when its pack was rewritten, and reading again what came damaged.
+//! Must not know: who wants them.
 
 use crate::archive::Archive;
 use crate::error::Error;
 use crate::id::{Digest, ObjectId};
 use crate::index::Found;
-use crate::limits::LOOKUPS_MAX;
+use crate::limits::{LOOKUPS_MAX, MANIFEST_BYTES_MAX, READS_MAX};
 use crate::manifest::{Header, Manifest, ManifestPage};
 use crate::store::{Key, Kind};
 use bytes::Bytes;
@@ -21,11 +22,30 @@ pub(crate) struct Places {
     packs: Arc<Vec<ObjectId>>,
 }
 
+/// Reads what can be verified, again if it is damaged: an answer may be, and the object not.
+pub(crate) async fn read_again<T, F: Future<Output = Result<T, Error>>>(
+    read: impl Fn() -> F,
+) -> Result<T, Error> {
+    for _ in 1..READS_MAX {
+        match read().await {
+            Err(fault @ Error::Damaged { .. }) => {
+                tracing::warn!(%fault, "came from the store; it is read again");
+            }
+            other => return other,
+        }
+    }
+    read().await
+}
+
 impl Archive {
     /// Reads a manifest and checks it.
     pub(crate) async fn manifest(&self, id: ObjectId) -> Result<Manifest, Error> {
+        read_again(|| self.read_manifest(id)).await
+    }
+
+    async fn read_manifest(&self, id: ObjectId) -> Result<Manifest, Error> {
         let key = Key::Of(Kind::Manifest, id);
-        let text = self.store.get(key, crate::limits::MANIFEST_BYTES_MAX).await?;
+        let text = self.store.get(key, MANIFEST_BYTES_MAX).await?;
         // A large one takes long to read: not on an async thread.
         let parsed = self.workers.run(move |_| Manifest::parse(&text)).await?;
         let manifest = parsed.map_err(|fault| Error::damaged(key.to_string(), fault.to_string()))?;
@@ -57,7 +77,7 @@ impl Places {
         for _ in 0..LOOKUPS_MAX {
             let found = self.found.read().get(&digest).copied();
             let Some(found) = found else { break };
-            match self.read_at(found).await {
+            match read_again(|| self.read_at(found)).await {
                 // A collection moved its blobs to another pack.
                 Err(Error::NotFound { .. }) => {
                     self.archive.index.lock().remove(&found.pack);

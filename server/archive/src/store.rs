@@ -2,7 +2,8 @@
 //!
 //! - `key`: what objects are called
 //! - `place`: a directory or S3, opened
-//! - `request`: one request: bounded in number and time, made again after faults that may pass, its errors told apart
+//! - `request`: one request: bounded in number and time, made again after faults that may pass
+//! - `tried`: what a request came to: a store's errors told apart
 //! - `litter`: what killed processes left of files that were being written
 
 mod key;
@@ -11,6 +12,7 @@ mod place;
 mod request;
 #[cfg(test)]
 mod tests;
+mod tried;
 
 pub(crate) use key::{Key, Kind};
 pub use place::{Place, StoreSettings};

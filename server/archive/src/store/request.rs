@@ -1,5 +1,5 @@
-//! One request to a store: bounded in number and time, made again after faults that may pass, its errors told apart by what to do
-//! about them. Owns: [`Store`]. Must not know: what objects mean.
+//! One request to a store: bounded in number and time, made again after faults that may pass. Owns: [`Store`]. Must not know: what
+//! objects mean.
 
 use crate::error::Error;
 use crate::id::{ObjectId, SessionName};
@@ -7,6 +7,7 @@ use crate::limits::{LIST_OBJECTS_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use crate::store::key::{BOOKMARKS, Key, Kind};
 use crate::store::litter;
 use crate::store::place::{Opened, Place, StoreSettings};
+use crate::store::tried::{Tried, sorted, too_slow};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::path::Path;
@@ -14,8 +15,6 @@ use object_store::{
     Error as StoreError, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
     PutPayload,
 };
-use std::error::Error as StdError;
-use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,16 +38,6 @@ pub(crate) struct Listed {
     pub(crate) bytes: u64,
     /// When it was written, in milliseconds since 1970 by the store's clock.
     pub(crate) stored_unix_ms: i64,
-}
-
-/// What one try came to.
-enum Tried {
-    /// Not worth another.
-    Ended(Error),
-    /// May go better.
-    Passing(Error),
-    /// Something has that name.
-    Exists,
 }
 
 impl Store {
@@ -76,8 +65,6 @@ impl Store {
         loop {
             let fault = match self.try_put_new(key, &path, payload.clone()).await {
                 Ok(()) => return Ok(()),
-                Err(Tried::Ended(fault)) => return Err(fault),
-                Err(Tried::Passing(fault)) => fault,
                 Err(Tried::Exists) => match self.get(key, payload.content_length() as u64).await {
                     Ok(found) if is_made_of(&found, pieces) => return Ok(()),
                     // Two who create at once are refused both (409), or the store is not sure: it is asked again.
@@ -90,6 +77,7 @@ impl Store {
                     }
                     Err(fault) => return Err(fault),
                 },
+                Err(fault) => fault.passing_at(&key.to_string())?,
             };
             tries.pause(fault).await?;
         }
@@ -104,7 +92,15 @@ impl Store {
             }
             return self.once(key, self.inner.put(path, payload)).await.map(drop);
         }
-        self.once(key, self.inner.put_opts(path, payload, PutMode::Create.into())).await.map(drop)
+        match self.once(key, self.inner.put_opts(path, payload, PutMode::Create.into())).await {
+            Err(Tried::Unknown(answer)) => {
+                let fault = format!(
+                    "the store does not know If-None-Match ({answer}); for such a store set it to false"
+                );
+                Err(Tried::Ended(Error::invalid("conditional_puts", fault)))
+            }
+            done => done.map(drop),
+        }
     }
 
     /// Writes an object, or writes it again.
@@ -131,7 +127,7 @@ impl Store {
                 Ok(Err(got)) => {
                     return Err(Error::TooLarge { what: format!("bytes of {key}"), got, max: bytes_max });
                 }
-                Err(fault) => tries.pause(fault.passing(key)?).await?,
+                Err(fault) => tries.pause(fault.passing_at(&key.to_string())?).await?,
             }
         }
     }
@@ -222,9 +218,7 @@ impl Store {
         loop {
             match self.try_list(folder, &ours).await {
                 Ok(found) => return Ok(found),
-                Err(Tried::Ended(fault)) => return Err(fault),
-                Err(Tried::Passing(fault)) => tries.pause(fault).await?,
-                Err(Tried::Exists) => return Err(Error::Exists { object: folder.to_string() }),
+                Err(fault) => tries.pause(fault.passing_at(folder.as_ref())?).await?,
             }
         }
     }
@@ -305,19 +299,8 @@ impl Store {
         loop {
             match self.once(key, request()).await {
                 Ok(done) => return Ok(done),
-                Err(fault) => tries.pause(fault.passing(key)?).await?,
+                Err(fault) => tries.pause(fault.passing_at(&key.to_string())?).await?,
             }
-        }
-    }
-}
-
-impl Tried {
-    /// The fault if it may pass; an error if not.
-    fn passing(self, key: Key) -> Result<Error, Error> {
-        match self {
-            Tried::Passing(fault) => Ok(fault),
-            Tried::Ended(fault) => Err(fault),
-            Tried::Exists => Err(Error::Exists { object: key.to_string() }),
         }
     }
 }
@@ -346,10 +329,6 @@ fn listed(id: ObjectId, meta: &ObjectMeta) -> Listed {
     Listed { id, bytes: meta.size, stored_unix_ms: meta.last_modified.timestamp_millis() }
 }
 
-fn too_slow(object: &str, after: std::time::Duration) -> Error {
-    Error::Unreachable { object: object.to_owned(), fault: format!("no answer within {after:?}") }
-}
-
 fn is_made_of(mut whole: &[u8], pieces: &[Bytes]) -> bool {
     pieces.iter().all(|piece| match whole.strip_prefix(&piece[..]) {
         Some(rest) => {
@@ -358,53 +337,4 @@ fn is_made_of(mut whole: &[u8], pieces: &[Bytes]) -> bool {
         }
         None => false,
     }) && whole.is_empty()
-}
-
-/// What to do about a store's error.
-fn sorted(object: &str, fault: &StoreError) -> Tried {
-    let (object, text) = (object.to_owned(), told(fault));
-    match fault {
-        StoreError::NotFound { .. } => Tried::Ended(Error::NotFound { object }),
-        StoreError::AlreadyExists { .. }
-        | StoreError::Precondition { .. }
-        | StoreError::NotModified { .. } => Tried::Exists,
-        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
-            Tried::Ended(Error::CredentialsRefused { object, fault: text })
-        }
-        StoreError::InvalidPath { .. }
-        | StoreError::NotSupported { .. }
-        | StoreError::NotImplemented { .. }
-        | StoreError::UnknownConfigurationKey { .. } => Tried::Ended(Error::invalid(object, text)),
-        _ => match io_kind(fault) {
-            Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge) => {
-                Tried::Ended(Error::Full { object, fault: text })
-            }
-            Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-                Tried::Ended(Error::CredentialsRefused { object, fault: text })
-            }
-            Some(ErrorKind::NotFound) => Tried::Ended(Error::NotFound { object }),
-            // Services say it with status 507, or by these names.
-            _ if ["507", "StorageFull", "QuotaExceeded"].iter().any(|word| text.contains(word)) => {
-                Tried::Ended(Error::Full { object, fault: text })
-            }
-            _ => Tried::Passing(Error::Unreachable { object, fault: text }),
-        },
-    }
-}
-
-/// The error and what it came from, in one line that is not too long.
-fn told(fault: &StoreError) -> String {
-    const CHARACTERS_MAX: usize = 300;
-    fault.to_string().replace('\n', " ").chars().take(CHARACTERS_MAX).collect()
-}
-
-fn io_kind(fault: &StoreError) -> Option<ErrorKind> {
-    let mut next: Option<&(dyn StdError + 'static)> = Some(fault);
-    while let Some(one) = next {
-        if let Some(io) = one.downcast_ref::<std::io::Error>() {
-            return Some(io.kind());
-        }
-        next = one.source();
-    }
-    None
 }

@@ -6,8 +6,8 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -44,6 +44,8 @@ pub(crate) struct Rules {
     pub(crate) pretends: u32,
     /// Lists leave out names that have this in them.
     pub(crate) hides: Option<&'static str>,
+    /// Answers with a wrong bit for names that have this in them, so many times.
+    pub(crate) garbles: Option<(&'static str, u32)>,
 }
 
 struct Shared {
@@ -164,11 +166,35 @@ impl Shaky {
         }
     }
 
+    /// Whether the next answer for this name is wrong.
+    fn garbles(&self, at: &str) -> bool {
+        let mut rules = self.0.rules.lock().unwrap();
+        match &mut rules.garbles {
+            Some((word, left)) if at.contains(*word) && *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn shift(&self, mut meta: ObjectMeta) -> ObjectMeta {
         let written = self.0.written.lock().unwrap().get(&meta.location).copied().unwrap_or_default();
         meta.last_modified += written;
         meta
     }
+}
+
+/// An answer with one bit turned in its last byte.
+async fn garbled(got: GetResult) -> Result<GetResult> {
+    let (meta, range, attributes, extensions) =
+        (got.meta.clone(), got.range.clone(), got.attributes.clone(), got.extensions.clone());
+    let mut bytes = got.bytes().await?.to_vec();
+    if let Some(last) = bytes.last_mut() {
+        *last ^= 4;
+    }
+    let payload = GetResultPayload::Stream(once(async { Ok(bytes.into()) }).boxed());
+    Ok(GetResult { payload, meta, range, attributes, extensions })
 }
 
 fn failed(why: &'static str) -> Error {
@@ -239,7 +265,11 @@ impl ObjectStore for Shaky {
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
         let death = self.gate(if options.head { "head" } else { "get" }, at.as_ref()).await?;
+        let is_head = options.head;
         let mut got = self.0.inner.get_opts(at, options).await?;
+        if !is_head && self.garbles(at.as_ref()) {
+            got = garbled(got).await?;
+        }
         got.meta = self.shift(got.meta);
         died(death, got)
     }

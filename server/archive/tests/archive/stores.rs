@@ -106,6 +106,33 @@ async fn a_store_that_is_not_sure_whether_a_name_is_taken_is_asked_again() {
     assert!(matches!(refused, Err(Error::Unreachable { .. })), "{refused:?}");
 }
 
+/// An answer that is damaged says nothing of the object: it is read again, and only what is so twice counts as damaged.
+#[tokio::test]
+async fn an_answer_that_is_damaged_once_costs_nothing() {
+    for what in ["/packs/", "/manifests/"] {
+        let (store, _, manifest, pages) = prepared().await;
+        store.tell(Rules { garbles: Some((what, 1)), ..Rules::default() });
+        let archive = open(&store).await.unwrap();
+        assert_restores(&archive, manifest.id, &pages[..10]).await;
+        store.tell(Rules { garbles: Some((what, 1)), ..Rules::default() });
+        assert_restores(&archive, manifest.id, &pages[..10]).await;
+        store.tell(Rules { garbles: Some((what, 1)), ..Rules::default() });
+        assert_eq!(archive.verify(None, |_| {}).await.unwrap().faults_found, 0, "{what}");
+    }
+}
+
+/// Nor is an archive spoiled until its process ends when a store tells nonsense for a while.
+#[tokio::test]
+async fn a_pack_whose_index_was_damaged_is_found_when_it_is_good_again() {
+    let (store, _, manifest, pages) = prepared().await;
+    store.tell(Rules { garbles: Some(("/packs/", u32::MAX)), ..Rules::default() });
+    let archive = open(&store).await.unwrap();
+    let damaged = restore(&archive, manifest.id).await;
+    assert!(matches!(damaged, Err(Error::Damaged { .. })), "{damaged:?}");
+    store.tell(Rules::default());
+    assert_restores(&archive, manifest.id, &pages[..10]).await;
+}
+
 /// A list that leaves a manifest out once makes its blobs look useless: they survive, because nothing goes that was not looked at
 /// again a grace time later.
 #[tokio::test]
