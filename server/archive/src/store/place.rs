@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-fn open_directory(path: &PathBuf) -> Result<Opened, Error> {
+fn open_directory(path: &std::path::Path) -> Result<Opened, Error> {
     let object = || path.display().to_string();
     let store = Folder::open(path).map_err(|fault| match fault.kind() {
         ErrorKind::PermissionDenied => {
@@ -138,6 +138,6 @@ fn open_directory(path: &PathBuf) -> Result<Opened, Error> {
         }
         _ => Error::Unreachable { object: object(), fault: fault.to_string() },
     })?;
-    let directory = Some(path.clone());
+    let directory = Some(path.to_owned());
     Ok(Opened { store: Arc::new(store), prefix: String::new(), creates_only: true, directory })
 }

@@ -42,8 +42,11 @@ fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
+/// What it is, in whose place, and how it is put there.
+type Case = (&'static str, PathBuf, Box<dyn Fn(&Path)>);
+
 /// Something stands in place of the manifest, or of its folder.
-fn cases(kept: &Kept) -> Vec<(&'static str, PathBuf, Box<dyn Fn(&Path)>)> {
+fn cases(kept: &Kept) -> Vec<Case> {
     let manifests = kept.of_tenant("manifests");
     let file = manifests.join(format!("{}.json", kept.manifest.id));
     let nowhere = kept.folder.path().join("unmounted/x.json");
