@@ -20,7 +20,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How an archive is used by this process.
@@ -60,8 +60,8 @@ pub struct Archive {
     pub(crate) store: Arc<Store>,
     pub(crate) workers: Workers,
     pub(crate) settings: Arc<ArchiveSettings>,
-    /// The archive's own grace time.
-    pub(crate) grace: Duration,
+    /// The archive's own grace time; nothing as long as nobody wrote anything.
+    settled: Arc<OnceLock<Duration>>,
     pub(crate) index: Arc<Mutex<Index>>,
     /// Held while packs are listed and read.
     refreshing: Arc<tokio::sync::Mutex<()>>,
@@ -78,25 +78,47 @@ struct Settled {
 const VERSION: u64 = 1;
 
 impl Archive {
-    /// Opens a tenant's archive, or makes it. Which blobs there are is found out when it must be known.
+    /// Opens a tenant's archive. One that is not there is empty, and is made by the first verb that writes. Which blobs there are is found
+    /// out when it must be known.
     pub async fn open(place: &Place, tenant: &str, settings: ArchiveSettings) -> Result<Archive, Error> {
         settings.check()?;
         let store = Store::open(place, settings.store.clone(), &folder_of(tenant))?;
-        let grace = settle(&store, settings.grace).await?;
+        let settled = read_settled(&store).await?.map_or_else(OnceLock::new, OnceLock::from);
         Ok(Archive {
             store: Arc::new(store),
             workers: Workers::new(settings.workers),
             settings: Arc::new(settings),
-            grace,
+            settled: Arc::new(settled),
             index: Arc::default(),
             refreshing: Arc::default(),
         })
     }
 
-    /// The archive's own grace time.
+    /// The archive's own grace time; the one it would be made with, as long as it is not there.
     #[must_use]
     pub fn grace(&self) -> Duration {
-        self.grace
+        self.settled.get().copied().unwrap_or(self.settings.grace)
+    }
+
+    /// The archive's own grace time, if it is there.
+    pub(crate) async fn settled(&self) -> Result<Option<Duration>, Error> {
+        if self.settled.get().is_none()
+            && let Some(grace) = read_settled(&self.store).await?
+        {
+            self.settled.get_or_init(|| grace);
+        }
+        Ok(self.settled.get().copied())
+    }
+
+    /// The archive's own grace time. The archive is made if it is not there.
+    pub(crate) async fn made(&self) -> Result<Duration, Error> {
+        match self.settled().await? {
+            Some(grace) => Ok(grace),
+            None => {
+                let grace = settle(&self.store, self.settings.grace).await?;
+                Ok(*self.settled.get_or_init(|| grace))
+            }
+        }
     }
 
     /// Learns which packs came, went, or are condemned: reads the indexes of those that are new, newest first, as many as there is room
@@ -236,25 +258,26 @@ impl ArchiveSettings {
     }
 }
 
-/// The archive's grace time: what was settled, or what is now.
+/// Makes an archive with this grace time; the one that it has then.
 async fn settle(store: &Store, grace: Duration) -> Result<Duration, Error> {
+    let settled = Settled { version: VERSION, grace_ms: grace.as_millis() as u64 };
+    let object = Key::Settled.to_string();
+    let text = serde_json::to_vec(&settled).map_err(|fault| Error::invalid(&object, fault.to_string()))?;
+    match store.put_new(Key::Settled, &[text.into()]).await {
+        // Somebody else made it at the same time, with another grace time: theirs counts.
+        Ok(()) | Err(Error::Exists { .. }) => {}
+        Err(Error::NotFound { .. }) => return Err(Error::NotFound { object: "the bucket".to_owned() }),
+        Err(fault) => return Err(fault),
+    }
+    read_settled(store).await?.ok_or(Error::NotFound { object })
+}
+
+/// What was settled when an archive was made; nothing if it is not there.
+async fn read_settled(store: &Store) -> Result<Option<Duration>, Error> {
     let object = || Key::Settled.to_string();
     let text = match store.get(Key::Settled, SMALL_OBJECT_BYTES_MAX).await {
         Ok(text) => text,
-        Err(Error::NotFound { .. }) => {
-            let settled = Settled { version: VERSION, grace_ms: grace.as_millis() as u64 };
-            let text =
-                serde_json::to_vec(&settled).map_err(|fault| Error::invalid(object(), fault.to_string()))?;
-            match store.put_new(Key::Settled, &[text.into()]).await {
-                // Somebody else made it at the same time, with another grace time: theirs counts.
-                Ok(()) | Err(Error::Exists { .. }) => {}
-                Err(Error::NotFound { .. }) => {
-                    return Err(Error::NotFound { object: "the bucket".to_owned() });
-                }
-                Err(fault) => return Err(fault),
-            }
-            store.get(Key::Settled, SMALL_OBJECT_BYTES_MAX).await?
-        }
+        Err(Error::NotFound { .. }) => return Ok(None),
         Err(fault) => return Err(fault),
     };
     let settled: Settled =
@@ -267,5 +290,5 @@ async fn settle(store: &Store, grace: Duration) -> Result<Duration, Error> {
     if !(GRACE_MIN..=GRACE_MAX).contains(&grace) {
         return Err(Error::damaged(object(), format!("its grace time is {grace:?}")));
     }
-    Ok(grace)
+    Ok(Some(grace))
 }

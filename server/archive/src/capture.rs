@@ -90,7 +90,7 @@ impl Archive {
     /// Begins a snapshot of pages that have this in common.
     pub async fn capture(&self, header: Header) -> Result<Capture, Error> {
         header.check()?;
-        let term = Term::begin("a capture", self.grace);
+        let term = Term::begin("a capture", self.made().await?);
         self.refresh().await?;
         let id = ObjectId::new();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

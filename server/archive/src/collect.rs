@@ -21,7 +21,8 @@
 //! An archived session's bookmark is written before its manifest, and goes after it. One that has no manifest a grace time later is of a
 //! capture that never ended. Of several bookmarks of one session the newest that has a manifest counts: the snapshots of the others go.
 //!
-//! An unreadable manifest stops a collection before anything is deleted, because what it needs can not be known. A pack whose index is
+//! An unreadable manifest stops a collection before anything is deleted, because what it needs can not be known; so does anything else
+//! among the manifests, which may be one. A pack whose index is
 //! damaged stays as long as any blob is missing. After a crash at any point the next collection goes on.
 
 mod mark;
@@ -94,17 +95,24 @@ impl Archive {
     /// Deletes what no snapshot needs, and snapshots beyond the limits, oldest first. May run beside anything else, other
     /// collections included.
     pub async fn collect(&self, limits: CollectLimits) -> Result<CollectReport, Error> {
+        // Of an archive that is not there nothing can go, and nothing is made.
+        let Some(grace) = self.settled().await? else { return Ok(CollectReport::default()) };
         let mark = Key::Of(Kind::Collection, ObjectId::new());
         self.store.put(mark, Bytes::from_static(b"{}")).await?;
-        let collected = self.collect_at(limits, mark).await;
+        let collected = self.collect_at(limits, grace, mark).await;
         if let Err(fault) = self.store.delete(mark).await {
             tracing::warn!(%fault, "a collection's mark stays until the next one finds it too old");
         }
         collected
     }
 
-    async fn collect_at(&self, limits: CollectLimits, mark: Key) -> Result<CollectReport, Error> {
-        let term = Term::begin("a collection", self.grace);
+    async fn collect_at(
+        &self,
+        limits: CollectLimits,
+        grace: Duration,
+        mark: Key,
+    ) -> Result<CollectReport, Error> {
+        let term = Term::begin("a collection", grace);
         let began_unix_ms = self.store.head(mark).await?.stored_unix_ms;
         // The order of these three is what the module's text rests on.
         let condemned = self.store.list(Kind::Condemned).await?;
@@ -126,7 +134,7 @@ impl Collection<'_> {
     /// Whether something was stored longer than a grace time ago.
     fn is_old(&self, stored_unix_ms: i64) -> bool {
         let passed = i64::try_from(self.term.elapsed().as_millis()).unwrap_or(0);
-        let grace = i64::try_from(self.archive.grace.as_millis()).unwrap_or(i64::MAX);
+        let grace = i64::try_from(self.archive.grace().as_millis()).unwrap_or(i64::MAX);
         (self.began_unix_ms + passed).saturating_sub(stored_unix_ms) > grace
     }
 
@@ -150,7 +158,7 @@ impl Collection<'_> {
                 self.report.litter_deleted += 1;
             }
         }
-        let grace = i64::try_from(self.archive.grace.as_millis()).unwrap_or(i64::MAX);
+        let grace = i64::try_from(self.archive.grace().as_millis()).unwrap_or(i64::MAX);
         let before = self.began_unix_ms.saturating_sub(grace);
         self.report.litter_deleted += self.archive.store.sweep_litter(before).await?;
         Ok(())

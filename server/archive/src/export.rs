@@ -9,10 +9,12 @@ use crate::id::{Digest, ObjectId};
 use crate::limits::{EXPORT_BLOBS_AT_ONCE, ZSTD_LEVEL_MAX, ZSTD_LEVEL_MIN};
 use crate::manifest::Manifest;
 use crate::read::Places;
+use crate::store::make_private;
 use futures_util::StreamExt;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The folder of blobs in an export.
@@ -85,22 +87,23 @@ pub(crate) fn file_fault(path: &Path, fault: &std::io::Error) -> Error {
             Error::Full { object, fault: text }
         }
         std::io::ErrorKind::PermissionDenied => Error::CredentialsRefused { object, fault: text },
+        std::io::ErrorKind::NotADirectory => Error::invalid(object, "is no directory"),
         _ => Error::Unreachable { object, fault: text },
     }
 }
 
 fn make_directory(directory: &Path) -> Result<(), Error> {
     let wrong = |fault: std::io::Error| file_fault(directory, &fault);
-    std::fs::create_dir_all(directory).map_err(wrong)?;
+    make_private(directory).map_err(wrong)?;
     if std::fs::read_dir(directory).map_err(wrong)?.next().is_some() {
         return Err(Error::Exists { object: directory.display().to_string() });
     }
-    std::fs::create_dir(directory.join(BLOBS)).map_err(wrong)
+    make_private(&directory.join(BLOBS)).map_err(wrong)
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(bytes)?;
         file.sync_all()
     };

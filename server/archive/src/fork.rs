@@ -34,7 +34,7 @@ impl Archive {
         cut: Cut,
         name: &str,
     ) -> Result<Manifest, Error> {
-        let term = Term::begin("a fork", self.grace);
+        let term = Term::begin("a fork", self.made().await?);
         self.refresh().await?;
         let source = self.manifest(source).await?;
         let mut fork = cut_manifest(&source, sequence, cut, name)?;

@@ -10,6 +10,7 @@
 //!
 //! - `archive`: a tenant's archive, opened; [`Archive`] has the verbs
 //! - `capture`, `restore`, `verify`, `fork`, `collect`, `export`, `import`: one verb each; `list` has list, describe and delete
+//! - `source`: an export that is to be taken in
 //! - `directory`: which snapshots are of archived sessions
 //! - `manifest`, `pack`, `intent`, `bookmark`: what is written; `split`, `blob`: what a page's bytes become
 //! - `fill`: packs being written; `read`: blobs being read; `again`: what came damaged is read once more; `index`: where blobs are
@@ -38,6 +39,7 @@ mod moving;
 mod pack;
 mod read;
 mod restore;
+mod source;
 mod split;
 mod store;
 mod term;
@@ -57,6 +59,7 @@ pub use id::{Digest, ObjectId, SessionName};
 pub use list::Snapshot;
 pub use manifest::{Header, Manifest, ManifestPage, Sequence, ShardDigests};
 pub use restore::{Restore, RestoredPage};
+pub use source::Export;
 pub use split::{Part, Split};
 pub use store::{Place, StoreSettings};
 pub use turnkv_codec::Values;

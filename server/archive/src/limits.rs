@@ -33,6 +33,10 @@ pub const SPLIT_RANGES_MAX: usize = 4096;
 pub const GROUPS_MAX: usize = turnkv_proto::limits::GROUPS_MAX;
 /// Packs that a manifest, or an intent, names.
 pub const PACKS_NAMED_MAX: usize = 65_536;
+/// Values of a manifest's spec, groups and unknown fields: each takes many times its text in memory.
+pub const MANIFEST_FREE_VALUES_MAX: usize = 16_384;
+/// Bytes of names and texts in these.
+pub const MANIFEST_FREE_TEXT_BYTES_MAX: usize = 256 << 10;
 /// Bytes of a bookmark: sixteen digits a page, and the rest.
 pub const BOOKMARK_BYTES_MAX: u64 = MANIFEST_PAGES_MAX as u64 * 16 + (64 << 10);
 /// Bytes of an intent, and of every other small object.
@@ -66,6 +70,11 @@ pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Objects that one listing may name.
 pub const LIST_OBJECTS_MAX: usize = 4 << 20;
+
+/// Folders below a folder that is listed: of bookmarks one, that of a session.
+pub const FOLDER_DEPTH_MAX: usize = 2;
+/// Names that a directory's list is ahead of its reader.
+pub const FOLDER_LIST_AHEAD_MAX: usize = 1024;
 
 /// Threads that hash, encode and decode for one archive.
 pub const WORKERS_MAX: usize = 16;

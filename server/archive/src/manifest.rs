@@ -2,12 +2,14 @@
 //!
 //! - `model`: a manifest that holds together
 //! - `raw`: its form in JSON
+//! - `weight`: how much of it may be in words nobody knows
 //! - `parse`: from JSON, everything checked
 //! - `write`: to JSON
 
 mod model;
 mod parse;
 mod raw;
+mod weight;
 mod write;
 
 pub use model::{Header, Manifest, ManifestPage, Sequence, ShardDigests};

@@ -5,6 +5,7 @@ use crate::limits::{ARCHIVE_INDEX_BLOBS_MAX, ARCHIVES_OPEN_MAX};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use turnkv_archive::{Archive, ArchiveSettings, Directory, Error, Place, StoreSettings};
+use turnkv_proto::limits::TENANT_BYTES_MAX;
 
 /// Archives of one place.
 pub(super) struct Archives {
@@ -31,8 +32,9 @@ impl Archives {
         Archives { place, settings, open: Mutex::default() }
     }
 
-    /// The archive of a tenant, opened or made. Two that open one at once have two, which do not mind one another.
+    /// The archive of a tenant, opened; the first verb that writes makes it. Two that open one at once have two, which do not mind one another.
     pub(super) async fn of(&self, tenant: &str) -> Result<Archive, Error> {
+        check_tenant(tenant)?;
         if let Some(archive) = self.take(tenant) {
             self.keep(tenant, &archive);
             return Ok(archive);
@@ -44,6 +46,7 @@ impl Archives {
 
     /// The directory of a tenant's archived sessions; nothing is asked of the store yet.
     pub(super) fn directory_of(&self, tenant: &str) -> Result<Directory, Error> {
+        check_tenant(tenant)?;
         Directory::open(&self.place, tenant, self.settings.store.clone())
     }
 
@@ -61,4 +64,13 @@ impl Archives {
             drop(open.pop_front());
         }
     }
+}
+
+/// Fails unless a namespace may have this tenant.
+fn check_tenant(tenant: &str) -> Result<(), Error> {
+    if tenant.len() <= TENANT_BYTES_MAX && !tenant.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let fault = format!("must be at most {TENANT_BYTES_MAX} bytes without control characters");
+    Err(Error::Invalid { field: "tenant".to_owned(), fault })
 }

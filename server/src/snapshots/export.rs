@@ -2,11 +2,12 @@
 
 use super::Snapshots;
 use super::counts::SnapshotVerb;
-use super::exports::within;
+use super::exports::{ExportPlace, within};
+use super::room::Operation;
 use std::path::PathBuf;
 use turnkv_archive::limits::EXPORT_LEVEL_DEFAULT;
 use turnkv_archive::{ExportCounts, ObjectId};
-use turnkv_proto::{Error, ErrorKind};
+use turnkv_proto::Error;
 
 /// What is to be exported.
 pub(crate) struct ExportSnapshot {
@@ -33,7 +34,8 @@ impl Snapshots {
     pub(crate) async fn export(&self, ask: ExportSnapshot) -> Result<Exported, Error> {
         let operation = self.begin(SnapshotVerb::Export)?;
         let named = if ask.directory.is_empty() { ask.snapshot.to_string() } else { ask.directory };
-        let directory = self.place_of_export(named).await?;
+        let place = self.place_of_export(&operation, named).await?;
+        let directory = place.path();
         let archive = operation.archive(&ask.tenant).await?;
         let level = ask.level.unwrap_or(EXPORT_LEVEL_DEFAULT);
         let counts = archive.export(ask.snapshot, &directory, level).await;
@@ -43,9 +45,12 @@ impl Snapshots {
     }
 
     /// A place in the folder of exports. It looks at files: not on an async thread.
-    pub(super) async fn place_of_export(&self, named: String) -> Result<PathBuf, Error> {
+    pub(super) async fn place_of_export(
+        &self,
+        operation: &Operation<'_>,
+        named: String,
+    ) -> Result<ExportPlace, Error> {
         let exports = self.config().exports.clone();
-        let found = tokio::task::spawn_blocking(move || within(exports.as_deref(), &named)).await;
-        found.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?
+        operation.blocking(move || within(exports.as_deref(), &named)).await?
     }
 }

@@ -4,11 +4,27 @@
 use std::path::{Component, Path, PathBuf};
 use turnkv_proto::Error;
 
+/// A place within the folder of exports: no link is on the way to it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ExportPlace {
+    /// The folder.
+    pub(super) root: PathBuf,
+    /// The way on from it.
+    pub(super) below: PathBuf,
+}
+
+impl ExportPlace {
+    /// All of the way.
+    pub(super) fn path(&self) -> PathBuf {
+        self.root.join(&self.below)
+    }
+}
+
 /// The place within the folder that a caller names, by its path or from the folder on. Blocking.
 ///
 /// # Errors
 /// There is no such folder, or the place is outside of it.
-pub(super) fn within(exports: Option<&Path>, named: &str) -> Result<PathBuf, Error> {
+pub(super) fn within(exports: Option<&Path>, named: &str) -> Result<ExportPlace, Error> {
     let none =
         || Error::invalid("directory: this server exports nothing and imports nothing: set archive.exports");
     let exports = exports.ok_or_else(none)?;
@@ -24,7 +40,7 @@ pub(super) fn within(exports: Option<&Path>, named: &str) -> Result<PathBuf, Err
         path
     };
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
-    if below.as_os_str().is_empty() || !below.components().all(plain) || named.contains('\0') {
+    if below.as_os_str().is_empty() || !below.components().all(plain) || named.contains(char::is_control) {
         return Err(outside("is no plain path"));
     }
     let unreadable = |error: std::io::Error| {
@@ -46,7 +62,8 @@ pub(super) fn within(exports: Option<&Path>, named: &str) -> Result<PathBuf, Err
             Err(error) => return Err(outside(&format!("cannot be used ({error})"))),
         }
     }
-    Ok(place)
+    let below = place.strip_prefix(&real).map_err(|_| outside("leads elsewhere"))?.to_owned();
+    Ok(ExportPlace { root: real, below })
 }
 
 #[cfg(test)]
@@ -65,10 +82,12 @@ mod tests {
         std::os::unix::fs::symlink("there", exports.join("in")).unwrap();
         let absolute = exports.join("a/b").display().to_string();
         for (named, place) in [("a", "a"), ("a/b", "a/b"), ("there/c", "there/c"), ("in/c", "there/c")] {
-            assert_eq!(within(Some(&exports), named).unwrap(), real.join(place));
+            assert_eq!(within(Some(&exports), named).unwrap().path(), real.join(place));
         }
-        assert_eq!(within(Some(&exports), &absolute).unwrap(), real.join("a/b"));
-        for named in ["", "/", "..", "a/../..", "/etc", "out", "out/etc", "dangling", "dangling/x", "a\0b"] {
+        assert_eq!(within(Some(&exports), &absolute).unwrap().path(), real.join("a/b"));
+        for named in
+            ["", "/", "..", "a/../..", "/etc", "out", "out/etc", "dangling", "dangling/x", "a\0b", "a\nb"]
+        {
             assert!(within(Some(&exports), named).is_err(), "{named:?}");
         }
         assert!(within(None, "a").unwrap_err().message.contains("set archive.exports"));

@@ -80,7 +80,20 @@ pub(super) fn namespace_of(header: &Header, tenant: &str) -> Result<CheckedSpec,
             return wrong(field, format!("is {found}, of its spec {wanted}"));
         }
     }
-    Ok(spec)
+    let told = header_of(&spec)?;
+    let others = [
+        ("dtype", header.dtype == told.dtype),
+        ("n_layers", header.layers == told.layers),
+        ("n_heads", header.heads == told.heads),
+        ("head_dim", header.head_dim == told.head_dim),
+        ("turnkv.page_layout", header.page_layout == told.page_layout),
+        ("turnkv.groups", header.groups == told.groups),
+        ("turnkv.split", header.split == told.split),
+    ];
+    match others.iter().find(|(_, is_so)| !is_so) {
+        Some((field, _)) => wrong(field, "is not what its spec says".to_owned()),
+        None => Ok(spec),
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +144,17 @@ mod tests {
             let mut other = header.clone();
             other.shard_bytes += 1;
             assert!(said(other).starts_with("turnkv.shard_bytes: "));
+            let mut other = header.clone();
+            other.dtype = "x".to_owned();
+            assert!(said(other).starts_with("dtype: "));
+            let mut other = header.clone();
+            other.head_dim += 1;
+            assert!(said(other).starts_with("head_dim: "));
+            if let Split::KeyValue { k, v } = &header.split {
+                let mut other = header.clone();
+                other.split = Split::KeyValue { k: v.clone(), v: k.clone() };
+                assert!(said(other).starts_with("turnkv.split: "));
+            }
             let mut other = header.clone();
             other.spec["model"] = "n".into();
             assert!(said(other).starts_with("turnkv.namespace: "));

@@ -8,7 +8,7 @@ use crate::config::ArchiveConfig;
 use crate::engine::Engine;
 use crate::limits::{SNAPSHOT_LOOKS_MAX, SNAPSHOT_RETRY_MS};
 use std::sync::Arc;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use turnkv_archive::{Archive, Directory, Error as Fault};
 use turnkv_proto::{Error, ErrorKind};
@@ -18,8 +18,8 @@ pub(crate) struct Snapshots {
     pub(super) engine: Arc<Engine>,
     pub(super) counts: SnapshotCounts,
     archives: Option<Archives>,
-    operations: Semaphore,
-    looks: Semaphore,
+    operations: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
 }
 
 /// An operation under way. Dropped without [`Operation::done`], it is not counted as done.
@@ -27,7 +27,7 @@ pub(super) struct Operation<'a> {
     snapshots: &'a Snapshots,
     verb: SnapshotVerb,
     began: Instant,
-    _turn: SemaphorePermit<'a>,
+    turn: Arc<OwnedSemaphorePermit>,
 }
 
 impl Snapshots {
@@ -37,8 +37,8 @@ impl Snapshots {
         Arc::new(Snapshots {
             counts: SnapshotCounts::new(config.operations_max),
             archives: config.place.as_ref().map(|place| Archives::new(place.place(), config)),
-            operations: Semaphore::new(config.operations_max),
-            looks: Semaphore::new(SNAPSHOT_LOOKS_MAX),
+            operations: Arc::new(Semaphore::new(config.operations_max)),
+            looks: Arc::new(Semaphore::new(SNAPSHOT_LOOKS_MAX)),
             engine: Arc::clone(engine),
         })
     }
@@ -67,7 +67,7 @@ impl Snapshots {
             }
         };
         self.archives()?;
-        let Ok(turn) = turns.try_acquire() else {
+        let Ok(turn) = Arc::clone(turns).try_acquire_owned() else {
             self.counts.refused.increment(1);
             return Err(Error::busy(
                 SNAPSHOT_RETRY_MS,
@@ -77,7 +77,7 @@ impl Snapshots {
         if !verb.is_look() {
             self.counts.begun();
         }
-        Ok(Operation { snapshots: self, verb, began: Instant::now(), _turn: turn })
+        Ok(Operation { snapshots: self, verb, began: Instant::now(), turn: Arc::new(turn) })
     }
 
     fn archives(&self) -> Result<&Archives, Error> {
@@ -97,6 +97,27 @@ impl Operation<'_> {
     pub(super) async fn archive(&self, tenant: &str) -> Result<Archive, Error> {
         let opened = self.snapshots.archives()?.of(tenant).await;
         opened.map_err(|fault| self.refuse(fault))
+    }
+
+    /// Runs what blocks, not on an async thread. It keeps the operation's turn until it ends, also when its caller has left.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let turn = Arc::clone(&self.turn);
+        let work = tokio::task::spawn_blocking(move || {
+            let done = job();
+            drop(turn);
+            done
+        });
+        work.await.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+    }
+
+    /// What an archive refuses of what its caller gave: what is damaged there is the caller's to mend.
+    pub(super) fn refuse_given(&self, fault: Fault) -> Error {
+        let is_given = matches!(fault, Fault::Damaged { .. } | Fault::TooLarge { .. });
+        let error = self.refuse(fault);
+        if is_given { Error::invalid(error.message) } else { error }
     }
 
     /// What an archive refuses, counted.

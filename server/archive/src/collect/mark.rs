@@ -56,7 +56,7 @@ impl Marks {
 impl Collection<'_> {
     /// Reads all manifests, newest first, and marks what those need that stay. Then deletes the others.
     pub(super) async fn mark(&mut self, limits: CollectLimits) -> Result<Marks, Error> {
-        let mut listed = self.archive.store.list(Kind::Manifest).await?;
+        let mut listed = self.archive.store.list_strictly(Kind::Manifest).await?;
         self.sweep_bookmarks(&listed).await?;
         let superseded = self.superseded(&listed);
         // What stays whatever the limits say comes last here, and so is counted first.

@@ -130,9 +130,16 @@ impl Manifest {
         Error::bound("shards of a manifest's pages", positions, MANIFEST_POSITIONS_MAX as u64)?;
         Error::bound("packs that a manifest names", self.packs.len() as u64, PACKS_NAMED_MAX as u64)?;
         let whole = self.header.split == Split::Whole;
+        let mut hashes = HashSet::with_capacity(self.pages.len());
         for (at, page) in self.pages.iter().enumerate() {
             if page.parent.is_some_and(|parent| parent as usize >= at) {
                 return Err(Error::invalid(format!("turnkv.pages[{at}].parent"), "is not an earlier page"));
+            }
+            if !hashes.insert(page.hash) {
+                return Err(Error::invalid(
+                    format!("turnkv.pages[{at}].hash"),
+                    "is the hash of an earlier page",
+                ));
             }
             let fits = |shard: &ShardDigests| matches!(shard, ShardDigests::Whole(_)) == whole;
             if page.shards.len() != self.header.shards as usize || !page.shards.iter().all(fits) {

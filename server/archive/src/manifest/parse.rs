@@ -7,6 +7,7 @@ use crate::limits::{
 };
 use crate::manifest::model::{Header, Manifest, ManifestPage, Sequence, ShardDigests};
 use crate::manifest::raw::{LAYOUT, RawManifest, RawPage, RawPosition, RawSequence, VERSION, seal_place};
+use crate::manifest::weight::weigh;
 use crate::split::Split;
 use serde_json::error::Category;
 use turnkv_proto::limits::SHARDS_MAX;
@@ -16,6 +17,7 @@ impl Manifest {
     /// From its text. Everything is checked; the error names the field.
     pub fn parse(text: &[u8]) -> Result<Manifest, Error> {
         Error::bound("bytes of a manifest", text.len() as u64, MANIFEST_BYTES_MAX)?;
+        weigh(text).map_err(|fault| not_json(text, &fault))?;
         let raw: RawManifest = serde_json::from_slice(text).map_err(|fault| not_json(text, &fault))?;
         if raw.layout != LAYOUT {
             return Err(Error::invalid("layout", format!("is not {LAYOUT}")));

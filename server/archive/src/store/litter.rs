@@ -1,6 +1,7 @@
 //! What killed processes left in a directory of files that were being written: their names end with `#` and a number, and no listing
 //! shows them. Owns: removing them. Must not know: objects.
 
+use crate::store::folder::is_unfinished;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -19,9 +20,7 @@ fn sweep_folder(folder: &Path, before_unix_ms: i64) -> u64 {
     let mut swept = 0;
     for file in files.flatten() {
         let name = file.file_name();
-        let ending = name.to_str().and_then(|name| name.rsplit_once('#')).map(|(_, ending)| ending);
-        let is_litter =
-            ending.is_some_and(|ending| !ending.is_empty() && ending.bytes().all(|b| b.is_ascii_digit()));
+        let is_litter = name.to_str().is_some_and(is_unfinished);
         let written = file.metadata().and_then(|about| about.modified()).ok();
         let age = written.and_then(|written| written.duration_since(UNIX_EPOCH).ok());
         let is_old = age.is_some_and(|since| (since.as_millis() as i64) < before_unix_ms);

@@ -5,9 +5,10 @@ use crate::limits::{
     CONNECT_TIMEOUT, REQUEST_TIMEOUT_DEFAULT, RETRIES_DEFAULT, RETRIES_MAX, STORE_REQUESTS_DEFAULT,
     STORE_REQUESTS_MAX,
 };
+use crate::store::folder::Folder;
 use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
-use object_store::local::LocalFileSystem;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,18 +126,18 @@ impl Place {
     }
 }
 
-fn open_directory(path: &PathBuf) -> Result<Opened, Error> {
+fn open_directory(path: &std::path::Path) -> Result<Opened, Error> {
     let object = || path.display().to_string();
-    let failed = |fault: String| Error::Unreachable { object: object(), fault };
-    std::fs::create_dir_all(path).map_err(|fault| match fault.kind() {
-        std::io::ErrorKind::PermissionDenied => {
+    let store = Folder::open(path).map_err(|fault| match fault.kind() {
+        ErrorKind::PermissionDenied => {
             Error::CredentialsRefused { object: object(), fault: fault.to_string() }
         }
-        std::io::ErrorKind::StorageFull => Error::Full { object: object(), fault: fault.to_string() },
-        _ => failed(fault.to_string()),
+        ErrorKind::StorageFull => Error::Full { object: object(), fault: fault.to_string() },
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            Error::invalid(object(), "is no directory: name another place, or move what is there")
+        }
+        _ => Error::Unreachable { object: object(), fault: fault.to_string() },
     })?;
-    let store =
-        LocalFileSystem::new_with_prefix(path).map_err(|fault| failed(fault.to_string()))?.with_fsync(true);
-    let directory = Some(path.clone());
+    let directory = Some(path.to_owned());
     Ok(Opened { store: Arc::new(store), prefix: String::new(), creates_only: true, directory })
 }

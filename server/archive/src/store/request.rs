@@ -183,12 +183,43 @@ impl Store {
 
     /// All objects of a kind, in the order of their ids. What has another name than ours is not among them.
     pub(crate) async fn list(&self, kind: Kind) -> Result<Vec<Listed>, Error> {
-        let folder = self.prefix.clone().join(kind.form().0);
-        let id_of = |path: &Path| path.filename().and_then(|file| kind.id_of(file));
-        let mut found = self.list_below(&folder, |meta| Some(listed(id_of(&meta.location)?, meta))).await?;
-        found.sort_unstable_by_key(|one| one.id);
-        found.dedup_by_key(|one| one.id);
+        let (found, strange) = self.list_with_strange(kind).await?;
+        if let Some(name) = strange {
+            tracing::warn!(object = %name, "left alone: it has no name of ours");
+        }
         Ok(found)
+    }
+
+    /// All objects of a kind; fails if anything else is where they are: it may be one that was renamed, and is needed.
+    pub(crate) async fn list_strictly(&self, kind: Kind) -> Result<Vec<Listed>, Error> {
+        match self.list_with_strange(kind).await? {
+            (found, None) => Ok(found),
+            (_, Some(name)) => {
+                let fault = "it has no name that objects have here, and may be one that was renamed: give it its name back, or move it out of this folder";
+                Err(Error::damaged(name, fault))
+            }
+        }
+    }
+
+    async fn list_with_strange(&self, kind: Kind) -> Result<(Vec<Listed>, Option<String>), Error> {
+        let folder = self.prefix.clone().join(kind.form().0);
+        let depth = folder.parts().count();
+        let ours = |meta: &ObjectMeta| {
+            // Some services have an empty object for a folder.
+            let below = meta.location.parts().count().checked_sub(depth + 1)?;
+            let id = meta.location.filename().and_then(|file| kind.id_of(file)).filter(|_| below == 0);
+            Some(id.map(|id| listed(id, meta)).ok_or_else(|| meta.location.to_string()))
+        };
+        let (mut found, mut strange) = (Vec::new(), None);
+        for one in self.list_below(&folder, ours).await? {
+            match one {
+                Ok(one) => found.push(one),
+                Err(name) => strange = strange.or(Some(name)),
+            }
+        }
+        found.sort_unstable_by_key(|one: &Listed| one.id);
+        found.dedup_by_key(|one| one.id);
+        Ok((found, strange))
     }
 
     /// All bookmarks, or those of one session.
@@ -218,6 +249,10 @@ impl Store {
         loop {
             match self.try_list(folder, &ours).await {
                 Ok(found) => return Ok(found),
+                // A folder without objects is none; a bucket is.
+                Err(Tried::Ended(Error::NotFound { .. })) => {
+                    return Err(Error::NotFound { object: "the bucket".to_owned() });
+                }
                 Err(fault) => tries.pause(fault.passing_at(folder.as_ref())?).await?,
             }
         }
@@ -241,7 +276,7 @@ impl Store {
             };
             let meta = meta.map_err(|fault| sorted(&object(), &fault))?;
             let Some(one) = ours(&meta) else {
-                tracing::debug!(object = %meta.location, "left alone: it has no name of ours");
+                tracing::trace!(object = %meta.location, "left alone: it is no object of ours");
                 continue;
             };
             found.push(one);

@@ -1,6 +1,7 @@
 //! What one try of a request came to. Owns: telling a store's errors apart by what to do about them. Must not know: which request it was.
 
 use crate::error::Error;
+use crate::store::folder::NotPlain;
 use object_store::Error as StoreError;
 use std::error::Error as StdError;
 use std::io::ErrorKind;
@@ -40,6 +41,9 @@ pub(super) fn sorted(object: &str, fault: &StoreError) -> Tried {
     let answer = answer(fault);
     let object = object.to_owned();
     let text = told(answer.as_ref().map_or(&fault.to_string(), |answer| &answer.text));
+    if let Some(NotPlain(what)) = causes(fault).find_map(not_plain) {
+        return Tried::Ended(Error::damaged(object, *what));
+    }
     match fault {
         StoreError::NotFound { .. } => Tried::Ended(Error::NotFound { object }),
         StoreError::AlreadyExists { .. }
@@ -59,9 +63,12 @@ pub(super) fn sorted(object: &str, fault: &StoreError) -> Tried {
             (Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem), _) => {
                 Tried::Ended(Error::CredentialsRefused { object, fault: text })
             }
+            (Some(ErrorKind::NotADirectory | ErrorKind::IsADirectory), _) => {
+                Tried::Ended(Error::damaged(object, format!("it is no plain file ({text})")))
+            }
             (Some(ErrorKind::NotFound), _) => Tried::Ended(Error::NotFound { object }),
             (_, Some(answer)) if answer.says_full() => Tried::Ended(Error::Full { object, fault: text }),
-            (_, Some(answer)) if answer.says_expired() => {
+            (_, Some(answer)) if answer.says_refused() => {
                 Tried::Ended(Error::CredentialsRefused { object, fault: text })
             }
             (_, Some(Answer { status: Some(501), .. })) => Tried::Unknown(text),
@@ -83,9 +90,10 @@ impl Answer {
             || ["StorageFull", "QuotaExceeded"].iter().any(|word| self.text.contains(word))
     }
 
-    /// Keys that were good for a while only; with status 400.
-    fn says_expired(&self) -> bool {
-        ["ExpiredToken", "InvalidToken"].iter().any(|word| self.text.contains(word))
+    /// Also keys that were good for a while only, with status 400.
+    fn says_refused(&self) -> bool {
+        matches!(self.status, Some(401 | 403))
+            || ["ExpiredToken", "InvalidToken"].iter().any(|word| self.text.contains(word))
     }
 }
 
@@ -102,6 +110,12 @@ fn answer(fault: &StoreError) -> Option<Answer> {
             _ => None,
         }
     })
+}
+
+/// What stands in a file's place, also where it is within an error of the file system.
+fn not_plain<'a>(cause: &'a (dyn StdError + 'static)) -> Option<&'a NotPlain> {
+    let within = || cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref();
+    cause.downcast_ref().or_else(within)
 }
 
 fn io_kind(fault: &StoreError) -> Option<ErrorKind> {
@@ -155,6 +169,8 @@ mod tests {
         ] {
             assert!(matches!(sorted_as(full), Tried::Ended(Error::Full { .. })), "{full}");
         }
+        let denied = sorted_as("Server returned non-2xx status code: 403 Forbidden: ");
+        assert!(matches!(denied, Tried::Ended(Error::CredentialsRefused { .. })));
         let expired = sorted_as("Server returned non-2xx status code: 400 Bad Request: ExpiredToken");
         assert!(matches!(expired, Tried::Ended(Error::CredentialsRefused { .. })));
         let unknown = sorted_as("Server returned non-2xx status code: 501 Not Implemented: ");

@@ -165,7 +165,7 @@ async fn an_import_dies_anywhere() {
     archive.export(manifest.id, &directory, 1).await.unwrap();
     die_everywhere("import", &scene, |archive, _| {
         let directory = directory.clone();
-        async move { archive.import(&directory).await.map(drop) }
+        async move { import(&archive, &directory).await.map(drop) }
     })
     .await;
 }

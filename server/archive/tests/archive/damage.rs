@@ -166,7 +166,7 @@ async fn assert_import_refuses(
 ) -> bool {
     let whole = std::fs::read(file).unwrap();
     std::fs::write(file, bytes).unwrap();
-    let imported = archive.import(directory).await;
+    let imported = import(archive, directory).await;
     std::fs::write(file, whole).unwrap();
     let name = file.file_name().unwrap().to_str().unwrap();
     match imported {
@@ -223,6 +223,6 @@ async fn damaged_exports_are_refused() {
     }
     assert!(refused > 200, "{refused}");
     assert!(target.list().await.unwrap().is_empty());
-    let (imported, _) = target.import(&directory).await.unwrap();
+    let (imported, _) = import(&target, &directory).await.unwrap();
     assert_restores(&target, imported.id, &pages).await;
 }

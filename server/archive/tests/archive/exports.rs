@@ -19,17 +19,17 @@ async fn an_export_comes_back_in_another_archive() {
         let directory = dir.path().join(number.to_string());
         let counts = from.export(manifest.id, &directory, 19).await.unwrap();
         assert_eq!(counts.blobs, manifest.digests().count() as u64);
-        let (imported, _) = to.import(&directory).await.unwrap();
+        let (imported, _) = import(&to, &directory).await.unwrap();
         assert_restores(&to, imported.id, &pages).await;
         assert!(imported.id != manifest.id && imported.header == manifest.header);
         assert!(imported.sequences == manifest.sequences && imported.pages == manifest.pages);
         // Once more: nothing is written but a manifest.
-        let (_, again) = to.import(&directory).await.unwrap();
+        let (_, again) = import(&to, &directory).await.unwrap();
         assert_eq!(again.blobs_new, 0);
         let refused = from.export(manifest.id, &directory, 19).await;
         assert!(matches!(refused, Err(Error::Exists { .. })), "{refused:?}");
     }
-    let nothing = to.import(&dir.path().join("none")).await;
+    let nothing = import(&to, &dir.path().join("none")).await;
     assert!(matches!(nothing, Err(Error::NotFound { .. })), "{nothing:?}");
     let level = from.export(turnkv_archive::ObjectId::new(), &dir.path().join("level"), 23).await;
     assert!(matches!(level, Err(Error::Invalid { .. })), "{level:?}");
@@ -44,7 +44,7 @@ async fn an_export_that_lacks_a_blob_is_refused_by_its_name() {
     from.export(manifest.id, dir.path(), 1).await.unwrap();
     let digest = manifest.digests().nth(6).unwrap();
     std::fs::remove_file(dir.path().join(format!("blobs/{digest}.zst"))).unwrap();
-    let refused = target.import(dir.path()).await;
+    let refused = import(&target, dir.path()).await;
     assert!(
         matches!(&refused, Err(Error::NotFound { object }) if object.contains(&digest.to_string())),
         "{refused:?}"
@@ -72,7 +72,7 @@ async fn pipes_and_links_in_an_export_are_refused_at_once() {
                 std::os::unix::fs::symlink(&aside, &file).unwrap();
             }
             let refused =
-                tokio::time::timeout(std::time::Duration::from_secs(30), to.import(&directory)).await;
+                tokio::time::timeout(std::time::Duration::from_secs(30), import(&to, &directory)).await;
             let refused = refused.unwrap_or_else(|_| panic!("{put} as {name}: it waits"));
             assert!(
                 matches!(&refused, Err(Error::Damaged { fault, .. }) if fault.contains("no plain file")),
@@ -82,7 +82,17 @@ async fn pipes_and_links_in_an_export_are_refused_at_once() {
         }
         std::fs::rename(&aside, &file).unwrap();
     }
-    to.import(&directory).await.unwrap();
+    let (blobs, aside) = (directory.join("blobs"), dir.path().join("elsewhere"));
+    std::fs::rename(&blobs, &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, &blobs).unwrap();
+    let refused = import(&to, &directory).await;
+    assert!(
+        matches!(&refused, Err(Error::Damaged { object, .. }) if object.ends_with("blobs")),
+        "{refused:?}"
+    );
+    std::fs::remove_file(&blobs).unwrap();
+    std::fs::rename(&aside, &blobs).unwrap();
+    import(&to, &directory).await.unwrap();
 }
 
 /// Whether a command is there.

@@ -60,7 +60,7 @@ async fn one_work(archive: &Archive, place: &Path, random: &mut Random) -> Resul
             say(format!("kept {} {seed} {pages}", manifest.id));
         }
         2 => {
-            let (manifest, _) = archive.import(&place.join("export")).await?;
+            let (manifest, _) = import(archive, &place.join("export")).await?;
             say(format!("kept {} 99 {PAGES}", manifest.id));
         }
         3 => {

@@ -6,6 +6,7 @@ mod crashes;
 mod damage;
 mod directory;
 mod exports;
+mod folders;
 mod kills;
 mod manifests;
 mod round_trips;

@@ -112,6 +112,7 @@ fn the_field_that_is_wrong_is_named() {
     manifest.packs = vec![ObjectId::new()];
     let text = manifest.to_json().unwrap();
     let hash = "\"hash\":\"0101";
+    let (second, first) = ("01".repeat(32), "00".repeat(32));
     let cases = [
         ("\"paged-batchinvariant-v1\"", "\"paged-batchinvariant-v2\"", "layout"),
         ("\"page_size_tokens\":16", "\"page_size_tokens\":0", "page_size_tokens"),
@@ -133,6 +134,7 @@ fn the_field_that_is_wrong_is_named() {
         ("\"shard_bytes\":64", "\"shard_bytes\":65", "turnkv.split"),
         ("\"split\":{\"k\":[[0,16]", "\"split\":{\"k\":[[1,16]", "turnkv.split"),
         (hash, "\"hash\":\"zz01", "turnkv.pages[1].hash"),
+        (&second, &first, "turnkv.pages[1].hash"),
         ("\"parent\":0", "\"parent\":1", "turnkv.pages[1].parent"),
         ("\"packs\":[\"", "\"packs\":[\"0", "turnkv.packs[0]"),
         ("\"namespace\":\"07", "\"namespace\":\"0", "turnkv.namespace"),

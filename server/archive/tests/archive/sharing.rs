@@ -26,7 +26,9 @@ async fn ten_forks_of_ten_thousand_tokens_cost_less_than_a_hundredth() {
         bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|chunk| *chunk = random.number().to_le_bytes());
         let shards = vec![bytes::Bytes::from(bytes)];
         let parent = at.checked_sub(1).map(|it| it as u32);
-        let page = CapturedPage { hash: turnkv_proto::BlockHash([at as u8; 32]), parent, shards };
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&(at as u64).to_le_bytes());
+        let page = CapturedPage { hash: turnkv_proto::BlockHash(hash), parent, shards };
         first.get_or_insert(page.clone());
         taken.page(page).await.unwrap();
         // The pages ahead, and a pack: not the session.

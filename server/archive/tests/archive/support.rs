@@ -2,11 +2,12 @@
 
 use crate::shaky::Shaky;
 use bytes::Bytes;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use turnkv_archive::{
-    Archive, ArchiveSettings, CapturedPage, Compression, Error, Header, Manifest, ObjectId, Place, Sequence,
-    Split, StoreSettings,
+    Archive, ArchiveSettings, CaptureCounts, CapturedPage, Compression, Error, Export, Header, Manifest,
+    ObjectId, Place, Sequence, Split, StoreSettings,
 };
 use turnkv_mutate::Random;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -100,6 +101,11 @@ pub(crate) async fn capture(
     }
     capture.sequence(sequence(pages.len(), 16));
     capture.finish().await.map(|(manifest, _)| manifest)
+}
+
+/// Takes in an export.
+pub(crate) async fn import(archive: &Archive, directory: &Path) -> Result<(Manifest, CaptureCounts), Error> {
+    archive.import(Export::open(directory, Path::new(""))?).await
 }
 
 /// Reads a snapshot; fails at the first fault.
