@@ -9,6 +9,8 @@
 //!   \-----------> RESERVED ------------------------/
 //!      reserve                 give up
 //! ```
+//! What another process left in a slot of a slab that was kept is FOUND until a page has it (USED) or it is dropped
+//! (FREE): `found_slabs`.
 
 mod class;
 mod classes;
@@ -19,6 +21,7 @@ pub(crate) use service::SlotGauges;
 
 use crate::ids::{NONE, SlotKey};
 use crate::limits::SLOT_ALIGN_BYTES;
+use crate::memory::found_slabs::Changes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotState {
@@ -26,6 +29,8 @@ pub(crate) enum SlotState {
     Used,
     /// Under a held lease, before anybody knows what page it will hold.
     Reserved,
+    /// Another process left a page's bytes in it, which is not taken in yet.
+    Found,
     /// Its page is gone, but a lease or an operation in flight still holds it.
     Doomed,
 }
@@ -48,7 +53,7 @@ pub(crate) struct Slab {
     /// The namespace it is (or was last) cut for.
     pub(super) class: u32,
     tenant: u32,
-    generation: u32,
+    pub(crate) generation: u32,
     pub(crate) retired: bool,
     /// Being emptied: gives out no slots.
     pub(super) draining: bool,
@@ -56,6 +61,8 @@ pub(crate) struct Slab {
     pub(crate) used: u32,
     /// Slots under leases: until these end the slab cannot be emptied.
     pub(crate) leased: u32,
+    /// Times that processes have one of its slots mapped.
+    pub(crate) mapped: u32,
     /// When one of its pages was used last.
     touched: u64,
     next: u32,
@@ -70,6 +77,8 @@ pub(crate) struct Slots {
     slabs: Vec<Slab>,
     /// Slabs without pages.
     empty: Vec<u32>,
+    /// Slabs without pages whose memory another process left: the last to be cut anew.
+    aside: Vec<u32>,
     classes: Vec<SlotClass>,
     /// The slab being emptied.
     draining: u32,
@@ -81,6 +90,8 @@ pub(crate) struct Slots {
     recuts: u64,
     tick: u64,
     renewed: Vec<u32>,
+    /// Where somebody keeps a table of what slots hold.
+    pub(super) changes: Option<Changes>,
 }
 
 impl Slots {
@@ -94,6 +105,7 @@ impl Slots {
             free_head: NONE,
             used: 0,
             leased: 0,
+            mapped: 0,
             touched: 0,
             next: NONE,
             prev: NONE,
@@ -104,6 +116,7 @@ impl Slots {
             stride: (slab_bytes / SLOT_ALIGN_BYTES) as u32,
             slabs: (0..slab_count).map(slab).collect(),
             empty: (0..slab_count).rev().collect(),
+            aside: Vec::new(),
             classes: Vec::new(),
             draining: NONE,
             drained: 0,
@@ -113,6 +126,7 @@ impl Slots {
             recuts: 0,
             tick: 0,
             renewed: Vec::new(),
+            changes: None,
         }
     }
 
@@ -155,6 +169,7 @@ impl Slots {
         debug_assert_eq!(meta.state, SlotState::Used, "a page lets go once");
         meta.state = SlotState::Doomed;
         meta.owner = NONE;
+        self.note_change(slot);
         self.free_if_unheld(slot);
     }
 
@@ -181,6 +196,9 @@ impl Slots {
         self.classes[class].leased -= u64::from(last);
         self.slabs[(slot / self.stride) as usize].leased -= u32::from(last);
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
+        if last {
+            self.note_unleased(slot);
+        }
         self.free_if_unheld(slot);
     }
 
@@ -225,6 +243,11 @@ impl Slots {
     /// Slabs without pages.
     pub(crate) fn empty(&self) -> &[u32] {
         &self.empty
+    }
+
+    /// Slabs without pages whose memory another process left.
+    pub(crate) fn aside(&self) -> &[u32] {
+        &self.aside
     }
 
     /// The slab that is being emptied, and how many slots it is cut into.
@@ -330,6 +353,37 @@ impl Slots {
         &mut self.slabs[(slot / self.stride) as usize].metas[(slot % self.stride) as usize]
     }
 
+    pub(super) fn slab_mut(&mut self, slab: u32) -> &mut Slab {
+        &mut self.slabs[slab as usize]
+    }
+
+    /// An empty slab is for what was found in it.
+    pub(super) fn set_aside(&mut self, slab: u32) {
+        self.empty.retain(|other| *other != slab);
+        self.aside.push(slab);
+    }
+
+    /// A slab that was set aside is cut for a namespace, and has these slots.
+    pub(super) fn end_aside(&mut self, slab: u32, class: u32, metas: Vec<SlotMeta>) {
+        self.aside.retain(|other| *other != slab);
+        let (slot_bytes, tenant) =
+            (self.classes[class as usize].slot_bytes, self.classes[class as usize].tenant);
+        let this = &mut self.slabs[slab as usize];
+        (this.class, this.tenant, this.metas, this.free_head, this.touched) =
+            (class, tenant, metas, NONE, self.tick);
+        for (at, meta) in this.metas.iter_mut().enumerate().rev() {
+            match meta.state {
+                SlotState::Free => meta.owner = std::mem::replace(&mut this.free_head, at as u32),
+                _ => this.used += 1,
+            }
+        }
+        let used = u64::from(this.used);
+        self.classes[class as usize].used += used;
+        self.classes[class as usize].slabs += 1;
+        self.used_bytes += used * slot_bytes;
+        if used == 0 { self.put_back(slab) } else { self.relink(slab) }
+    }
+
     fn coldest(&self, wanted: impl Fn(&Slab) -> bool) -> Option<(u32, u64)> {
         let in_use = |slab: &Slab| slab.used > 0 && !slab.draining && !slab.retired;
         let slabs = self.slabs.iter().enumerate().filter(|(_, slab)| in_use(slab) && wanted(slab));
@@ -347,8 +401,10 @@ impl Slots {
         };
         let best =
             self.empty.iter().enumerate().rev().min_by_key(|(_, slab)| cost(&self.slabs[**slab as usize]));
-        let at = best?.0;
-        let slab = self.empty.swap_remove(at);
+        let slab = match best.map(|(at, _)| at) {
+            Some(at) => self.empty.swap_remove(at),
+            None => self.give_up_aside()?,
+        };
         let this = &mut self.slabs[slab as usize];
         if this.class != class {
             self.recuts += u64::from(this.class != NONE);
@@ -366,6 +422,14 @@ impl Slots {
         this.class = class;
         self.classes[class as usize].slabs += 1;
         self.relink(slab);
+        Some(slab)
+    }
+
+    /// What was found in a slab is given up for whoever has no other: it gets fresh memory, for it was somebody's.
+    fn give_up_aside(&mut self) -> Option<u32> {
+        let slab = self.aside.pop()?;
+        self.slabs[slab as usize].generation += 1;
+        self.renewed.push(slab);
         Some(slab)
     }
 

@@ -11,7 +11,8 @@
 //! - `admission`: which pages are written; `writeback`: in which order; `durable`: those that somebody waits
 //!   for; `promote`: pages that are read back into DRAM
 //! - `space`: which pages leave NVMe when there is no room for all; `reclaim`: which extents of a segment are
-//!   worth their place; `pass`: how it is emptied of them; `adopt`: extents found at a start become pages
+//!   worth their place; `pass`: how it is emptied of them; `adopt`: what is found at a start becomes pages
+//! - `records`: what each slot holds, for whoever keeps a table of that
 //! - `told`: what it hears of sessions, turns, namespaces and slabs
 //! - `check`: that it all adds up
 
@@ -30,6 +31,7 @@ pub(crate) mod pass;
 pub(crate) mod promote;
 pub(crate) mod protection;
 pub(crate) mod reclaim;
+pub(crate) mod records;
 mod residency;
 mod search;
 mod space;
@@ -51,6 +53,7 @@ use crate::ids::Now;
 use crate::index::arena::Pages;
 use crate::memory::slots::Slots;
 use crate::nvme::books::Nvme;
+use crate::nvme::found::FoundSlabs;
 use tally::Tally;
 
 /// Gauges and counters of what goes.
@@ -89,6 +92,8 @@ pub(crate) struct Store {
     turns: Turns,
     slots: Slots,
     nvme: Nvme,
+    /// What another process left in DRAM, until its namespace is open.
+    found: FoundSlabs,
 }
 
 impl Store {
@@ -107,6 +112,7 @@ impl Store {
             turns: Turns::default(),
             slots: Slots::new(config.slab_bytes, config.slab_count),
             nvme: Nvme::new(&config),
+            found: FoundSlabs::default(),
             config,
         }
     }

@@ -46,7 +46,8 @@ impl Pool {
     pub fn namespace_room(&self, ns: NamespaceIndex) -> Result<NamespaceRoom, PoolError> {
         let desc = self.namespaces.desc(ns)?;
         let class = self.store.slots().class_at(ns.0);
-        let slabs = u64::from(class.slabs) + self.store.slots().empty().len() as u64;
+        let slabs = u64::from(class.slabs)
+            + (self.store.slots().empty().len() + self.store.slots().aside().len()) as u64;
         let slot_bytes = class.slot_bytes;
         let needed = |(curve, desc): (&Curve, &NamespaceDesc)| curve.references() * page_bytes(desc) as f64;
         let all: f64 = self.curves.iter().zip(self.namespaces.iter()).map(needed).sum();

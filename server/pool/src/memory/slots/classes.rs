@@ -85,14 +85,15 @@ impl Slots {
 
     /// Whether a namespace can have a slot without taking one from a page.
     pub(crate) fn has_free_slot(&self, ns: u16) -> bool {
-        !self.empty.is_empty() || self.free_of(self.class_at(ns)) > 0
+        !self.empty.is_empty() || !self.aside.is_empty() || self.free_of(self.class_at(ns)) > 0
     }
 
     /// Whether fewer slots than so many percent of a namespace's are free.
     pub(crate) fn is_below_watermark(&self, ns: u16, free_slots_percent: u8) -> bool {
         let class = self.class_at(ns);
         let per_slab = u64::from(class.per_slab);
-        let free = self.free_of(class) + self.empty.len() as u64 * per_slab;
+        let uncut = (self.empty.len() + self.aside.len()) as u64;
+        let free = self.free_of(class) + uncut * per_slab;
         class.slabs > 0 && free * 100 < u64::from(class.slabs) * per_slab * u64::from(free_slots_percent)
     }
 
