@@ -222,9 +222,7 @@ fn twin(found: &[Stranger], on_nvme: &[u32], slot: u32) -> Option<u32> {
     let name = |at: u32| (found[at as usize].hash, found[at as usize].shard);
     let at = on_nvme.binary_search_by_key(&(wanted.hash, wanted.shard), |at| name(*at)).ok()?;
     let twin = &found[on_nvme[at] as usize];
-    let same = (twin.checksum, twin.parent, twin.tail_tokens)
-        == (wanted.checksum, wanted.parent, wanted.tail_tokens);
-    same.then_some(on_nvme[at])
+    ((twin.checksum, twin.parent) == (wanted.checksum, wanted.parent)).then_some(on_nvme[at])
 }
 
 fn is_sane(stranger: &Stranger, desc: &NamespaceDesc) -> bool {

@@ -18,6 +18,9 @@ impl Store {
     /// Tokens of a page that is a partial tail; 0: it is a full one.
     pub(crate) fn set_tail_tokens(&mut self, index: u32, tokens: u32) {
         self.pages.set_tail_tokens(index, tokens);
+        for cell in self.pages.cells(index).iter().filter(|cell| cell.has(FILLED)) {
+            self.slots.note_change(cell.slot);
+        }
     }
 
     /// A lease holds a slot.

@@ -3,7 +3,7 @@
 
 use crate::ids::{ClientId, NONE, SlotKey};
 use crate::index::flags::FILLED;
-use crate::memory::slots::SlotState;
+use crate::memory::slots::{Slab, SlotState};
 use crate::namespaces::table::Namespaces;
 use crate::store::Store;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -66,6 +66,21 @@ impl Store {
         };
         let mapped = |slab: u32| SlabChange { slab, mapped: self.slots.slabs()[slab as usize].mapped > 0 };
         (slots.into_iter().map(change).collect(), slabs.into_iter().map(mapped).collect())
+    }
+
+    /// All that a table would say of slots, from scratch: for the check of invariants.
+    pub(crate) fn all_changes(&self, namespaces: &Namespaces) -> Vec<SlotChange> {
+        let of_slab = |(slab, this): (usize, &Slab)| {
+            (0..this.metas.len() as u32)
+                .map(move |at| SlotKey { slab: slab as u32, slot: at })
+                .collect::<Vec<_>>()
+        };
+        let keys = self.slots.slabs().iter().enumerate().flat_map(of_slab);
+        let change = |slot: SlotKey| {
+            let number = self.slots.number(slot.slab, slot.slot);
+            SlotChange { slot, record: self.record(namespaces, number), writer: self.slots.writer(number) }
+        };
+        keys.map(change).filter(|change| change.record.is_some() || change.writer.is_some()).collect()
     }
 
     fn record(&self, namespaces: &Namespaces, slot: u32) -> Option<SlotRecord> {
