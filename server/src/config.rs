@@ -7,6 +7,7 @@ mod bounds;
 mod bytes;
 mod choices;
 mod error;
+mod keep;
 mod listen;
 mod remote;
 mod tls;
@@ -21,6 +22,8 @@ use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
 pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};
 pub(crate) use error::ConfigError;
+use keep::KeepFile;
+pub(crate) use keep::{Keep, KeepDram};
 use listen::check_listen;
 pub(crate) use listen::default_socket;
 pub(crate) use remote::Remote;
@@ -56,6 +59,7 @@ pub(crate) struct File {
     access: AccessFile,
     remote: RemoteFile,
     archive: ArchiveFile,
+    keep: KeepFile,
 }
 
 /// `[dram]`
@@ -171,6 +175,8 @@ pub(crate) struct Settings {
     pub(crate) remote: Remote,
     /// Where snapshots are kept.
     pub(crate) archive: ArchiveConfig,
+    /// Whether page memory outlives the process.
+    pub(crate) keep: Keep,
 }
 
 /// Checked `[dram]`.
@@ -303,6 +309,7 @@ impl Settings {
             access: self.access.as_file(),
             remote: self.remote.as_file(),
             archive: self.archive.as_file(),
+            keep: self.keep.as_file(),
         }
     }
 }
@@ -347,6 +354,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
     let access = Access::check(file.access, tls.is_exposed(file.tcp))?;
     let remote = Remote::check(file.remote, file.tcp)?;
     let archive = ArchiveConfig::check(file.archive)?;
+    let keep = Keep::check(&file.keep)?;
     Ok(Settings {
         socket: check_listen(file.listen.as_deref())?,
         tcp: file.tcp,
@@ -361,6 +369,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         access,
         remote,
         archive,
+        keep,
     })
 }
 

@@ -4,6 +4,7 @@
 //! - [`config`]: the effective configuration
 //! - [`connect`]: how they reach a running server
 //! - [`drain`]: nothing more is taken, or that is taken back
+//! - [`keep`]: page memory is held for a server that is gone
 //! - [`record`]: a trace of what a live pool is asked
 //! - [`simulate`]: traces played against the pool with simulated time
 //! - [`size`]: what more memory would buy, live or from a trace
@@ -16,6 +17,7 @@ pub(crate) mod certs;
 pub(crate) mod config;
 mod connect;
 pub(crate) mod drain;
+pub(crate) mod keep;
 pub(crate) mod record;
 pub(crate) mod simulate;
 pub(crate) mod size;

@@ -9,19 +9,7 @@
 //! ```
 
 use crate::ids::{ClientId, NONE};
-use crate::memory::slots::{SlotMeta, SlotState, Slots};
-use std::collections::BTreeMap;
-
-/// What became of slots and slabs, for whoever keeps a table of it.
-#[derive(Default)]
-pub(crate) struct Changes {
-    /// Slots that hold something else than before, or are held by somebody else.
-    slots: Vec<u32>,
-    /// Slabs that processes have mapped, or no longer have.
-    slabs: Vec<u32>,
-    /// Who may write a slot under a lease.
-    writers: BTreeMap<u32, ClientId>,
-}
+use crate::memory::slots::{Changes, SlotMeta, SlotState, Slots};
 
 /// What a slab that is taken in has.
 pub(crate) struct TakenIn<'a> {
@@ -92,6 +80,11 @@ impl Slots {
         }
     }
 
+    /// Slabs without pages whose memory another process left.
+    pub(crate) fn aside(&self) -> &[u32] {
+        &self.aside
+    }
+
     /// Whether a slab waits for the namespace of what was found in it.
     pub(crate) fn is_aside(&self, slab: u32) -> bool {
         self.aside().contains(&slab)
@@ -132,5 +125,32 @@ impl Slots {
             self.meta_mut(slot).state = SlotState::Used;
             self.disown(slot);
         }
+    }
+
+    /// An empty slab is for what was found in it.
+    pub(super) fn set_aside(&mut self, slab: u32) {
+        self.empty.retain(|other| *other != slab);
+        self.aside.push(slab);
+    }
+
+    /// A slab that was set aside is cut for a namespace, and has these slots.
+    pub(super) fn end_aside(&mut self, slab: u32, class: u32, metas: Vec<SlotMeta>) {
+        self.aside.retain(|other| *other != slab);
+        let (slot_bytes, tenant) =
+            (self.classes[class as usize].slot_bytes, self.classes[class as usize].tenant);
+        let this = &mut self.slabs[slab as usize];
+        (this.class, this.tenant, this.metas, this.free_head, this.touched) =
+            (class, tenant, metas, NONE, self.tick);
+        for (at, meta) in this.metas.iter_mut().enumerate().rev() {
+            match meta.state {
+                SlotState::Free => meta.owner = std::mem::replace(&mut this.free_head, at as u32),
+                _ => this.used += 1,
+            }
+        }
+        let used = u64::from(this.used);
+        self.classes[class as usize].used += used;
+        self.classes[class as usize].slabs += 1;
+        self.used_bytes += used * slot_bytes;
+        if used == 0 { self.put_back(slab) } else { self.relink(slab) }
     }
 }

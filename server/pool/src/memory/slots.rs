@@ -12,16 +12,17 @@
 //! What another process left in a slot of a slab that was kept is FOUND until a page has it (USED) or it is dropped
 //! (FREE): `found_slabs`.
 
+mod changes;
 mod class;
 mod classes;
 mod service;
 
+pub(crate) use changes::Changes;
 pub(crate) use class::SlotClass;
 pub(crate) use service::SlotGauges;
 
 use crate::ids::{NONE, SlotKey};
 use crate::limits::SLOT_ALIGN_BYTES;
-use crate::memory::found_slabs::Changes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotState {
@@ -52,19 +53,19 @@ pub(crate) struct SlotMeta {
 pub(crate) struct Slab {
     /// The namespace it is (or was last) cut for.
     pub(super) class: u32,
-    tenant: u32,
+    pub(super) tenant: u32,
     pub(crate) generation: u32,
     pub(crate) retired: bool,
     /// Being emptied: gives out no slots.
     pub(super) draining: bool,
-    free_head: u32,
+    pub(super) free_head: u32,
     pub(crate) used: u32,
     /// Slots under leases: until these end the slab cannot be emptied.
     pub(crate) leased: u32,
     /// Times that processes have one of its slots mapped.
     pub(crate) mapped: u32,
     /// When one of its pages was used last.
-    touched: u64,
+    pub(super) touched: u64,
     next: u32,
     prev: u32,
     pub(crate) metas: Vec<SlotMeta>,
@@ -74,21 +75,21 @@ pub(crate) struct Slab {
 pub(crate) struct Slots {
     slab_bytes: u64,
     stride: u32,
-    slabs: Vec<Slab>,
+    pub(super) slabs: Vec<Slab>,
     /// Slabs without pages.
-    empty: Vec<u32>,
+    pub(super) empty: Vec<u32>,
     /// Slabs without pages whose memory another process left: the last to be cut anew.
-    aside: Vec<u32>,
-    classes: Vec<SlotClass>,
+    pub(super) aside: Vec<u32>,
+    pub(super) classes: Vec<SlotClass>,
     /// The slab being emptied.
     draining: u32,
     /// Slots of it before this one are empty: none is given out again while it is being emptied.
     drained: u32,
-    used_bytes: u64,
+    pub(super) used_bytes: u64,
     leased_bytes: u64,
     pinned_bytes: u64,
     recuts: u64,
-    tick: u64,
+    pub(super) tick: u64,
     renewed: Vec<u32>,
     /// Where somebody keeps a table of what slots hold.
     pub(super) changes: Option<Changes>,
@@ -245,11 +246,6 @@ impl Slots {
         &self.empty
     }
 
-    /// Slabs without pages whose memory another process left.
-    pub(crate) fn aside(&self) -> &[u32] {
-        &self.aside
-    }
-
     /// The slab that is being emptied, and how many slots it is cut into.
     pub(crate) fn draining(&self) -> Option<(u32, u32)> {
         let slab = Some(self.draining).filter(|slab| *slab != NONE)?;
@@ -357,33 +353,6 @@ impl Slots {
         &mut self.slabs[slab as usize]
     }
 
-    /// An empty slab is for what was found in it.
-    pub(super) fn set_aside(&mut self, slab: u32) {
-        self.empty.retain(|other| *other != slab);
-        self.aside.push(slab);
-    }
-
-    /// A slab that was set aside is cut for a namespace, and has these slots.
-    pub(super) fn end_aside(&mut self, slab: u32, class: u32, metas: Vec<SlotMeta>) {
-        self.aside.retain(|other| *other != slab);
-        let (slot_bytes, tenant) =
-            (self.classes[class as usize].slot_bytes, self.classes[class as usize].tenant);
-        let this = &mut self.slabs[slab as usize];
-        (this.class, this.tenant, this.metas, this.free_head, this.touched) =
-            (class, tenant, metas, NONE, self.tick);
-        for (at, meta) in this.metas.iter_mut().enumerate().rev() {
-            match meta.state {
-                SlotState::Free => meta.owner = std::mem::replace(&mut this.free_head, at as u32),
-                _ => this.used += 1,
-            }
-        }
-        let used = u64::from(this.used);
-        self.classes[class as usize].used += used;
-        self.classes[class as usize].slabs += 1;
-        self.used_bytes += used * slot_bytes;
-        if used == 0 { self.put_back(slab) } else { self.relink(slab) }
-    }
-
     fn coldest(&self, wanted: impl Fn(&Slab) -> bool) -> Option<(u32, u64)> {
         let in_use = |slab: &Slab| slab.used > 0 && !slab.draining && !slab.retired;
         let slabs = self.slabs.iter().enumerate().filter(|(_, slab)| in_use(slab) && wanted(slab));
@@ -456,7 +425,7 @@ impl Slots {
     }
 
     /// The slab is empty.
-    fn put_back(&mut self, slab: u32) {
+    pub(super) fn put_back(&mut self, slab: u32) {
         if self.is_linked(slab) {
             self.unlink(slab);
         }
@@ -481,7 +450,7 @@ impl Slots {
         this.class != NONE && (this.prev != NONE || self.classes[this.class as usize].partial == slab)
     }
 
-    fn relink(&mut self, slab: u32) {
+    pub(super) fn relink(&mut self, slab: u32) {
         if !self.has_room(slab) {
             return;
         }

@@ -22,18 +22,17 @@ impl Store {
         Some(Adoption::new(ns, id, on_nvme.unwrap_or_default(), slabs))
     }
 
-    /// A slab that another process left is the namespace's of its pages from now on. False: it serves others by now.
-    pub(crate) fn take_in(&mut self, ns: u16, slab: &FoundSlab) -> bool {
+    /// A slab that another process left is the namespace's of its pages from now on. `held`: slots that somebody may still
+    /// be writing, ascending; the caller leases them. False: it serves others by now.
+    pub(crate) fn take_in(&mut self, ns: u16, slab: &FoundSlab, held: &[u32]) -> bool {
         if !self.slots.is_aside(slab.slab) {
             return false;
         }
-        let fits = |slot: &u32| *slot < self.slots.class_at(ns).per_slab;
-        let mut held: Vec<u32> = slab.held.iter().map(|(slot, _)| *slot).filter(fits).collect();
-        held.sort_unstable();
-        let free = |slot: &u32| fits(slot) && held.binary_search(slot).is_err();
+        let per_slab = self.slots.class_at(ns).per_slab;
+        let free = |slot: &u32| *slot < per_slab && held.binary_search(slot).is_err();
         let found: Vec<u32> = slab.slots.iter().map(|slot| slot.slot).filter(free).collect();
-        self.call.pass(u64::from(self.slots.class_at(ns).per_slab));
-        self.slots.take_in(slab.slab, u32::from(ns), &TakenIn { found: &found, held: &held });
+        self.call.pass(u64::from(per_slab));
+        self.slots.take_in(slab.slab, u32::from(ns), &TakenIn { found: &found, held });
         true
     }
 

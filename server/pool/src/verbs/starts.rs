@@ -61,12 +61,14 @@ impl Pool {
     fn take_in(&mut self, adoption: &Adoption, slab: &FoundSlab) {
         let (ns, id) = adoption.namespace();
         let open = self.namespaces.get(ns).is_some_and(|desc| desc.id == id);
-        if !open || !self.store.take_in(ns.0, slab) {
-            return;
-        }
         let per_slab = self.store.slots().class_at(ns.0).per_slab;
         let mut held = slab.held.clone();
-        held.retain(|(slot, _)| *slot < per_slab);
+        held.retain(|(slot, client)| *slot < per_slab && self.is_present(*client));
+        let mut slots: Vec<u32> = held.iter().map(|(slot, _)| *slot).collect();
+        slots.sort_unstable();
+        if !open || !self.store.take_in(ns.0, slab, &slots) {
+            return;
+        }
         held.sort_unstable_by_key(|(slot, client)| (*client, *slot));
         for of_one in held.chunk_by(|one, other| one.1 == other.1) {
             for slots in of_one.chunks(LEASE_PAGES_MAX as usize) {

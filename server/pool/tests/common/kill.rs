@@ -103,7 +103,8 @@ impl World {
         }
         while self.pool.forget_strangers(self.now).0 {}
         self.bury();
-        (self.promised.clear(), self.off.clear());
+        self.promised.clear();
+        self.off.clear();
         self.promise();
         for (ns, node) in expected {
             assert!(self.present(NamespaceIndex(ns, 0), node), "node {node} of {ns} is lost");
@@ -135,7 +136,10 @@ impl World {
     fn leave_ghosts(&mut self) {
         let leases = std::mem::take(&mut self.leases).into_values();
         self.ghosts.extend(leases.filter(|held| held.write));
-        (self.reads.clear(), self.writes.clear(), self.pinned.clear(), self.seen.clear());
+        self.reads.clear();
+        self.writes.clear();
+        self.pinned.clear();
+        self.seen.clear();
     }
 
     /// The pages that must be there: whole in slabs that are taken over, or whole on NVMe with all their ancestors.

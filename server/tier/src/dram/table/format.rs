@@ -3,45 +3,43 @@
 //!
 //! Specified for readers in docs/reference/slot-table.md; all numbers are little-endian.
 
-use super::{Geometry, Holder, SlotEntry, Unfit};
+use super::entry::{Geometry, Holder, SlotEntry, Unfit, VERSION};
 use turnkv_proto::{BlockHash, NamespaceId};
-use turnkv_transfer::Checksum;
+use turnkv_transfer::checksum;
 
 /// What the table begins with.
 pub(super) const MAGIC: [u8; 8] = *b"TURNKVST";
-/// The version of this layout. Another one is never guessed at.
-pub(super) const VERSION: u32 = 1;
 /// Bytes of the header, and of the unit in which the slabs' words are laid out.
 pub(super) const HEADER_BYTES: usize = 4096;
 /// Bytes of one entry: three cache lines.
 pub(super) const ENTRY_BYTES: usize = 192;
 
-const MAGIC_AT: usize = 0;
-const VERSION_AT: usize = 8;
-const ENTRY_BYTES_AT: usize = 12;
-const SLAB_BYTES_AT: usize = 16;
-const SLAB_COUNT_AT: usize = 24;
-const STRIDE_AT: usize = 28;
-const BOOT_AT: usize = 32;
-const USER_AT: usize = 48;
-const TABLE_ID_AT: usize = 56;
-const CHECK_AT: usize = 64;
+pub(super) const MAGIC_AT: usize = 0;
+pub(super) const VERSION_AT: usize = 8;
+pub(super) const ENTRY_BYTES_AT: usize = 12;
+pub(super) const SLAB_BYTES_AT: usize = 16;
+pub(super) const SLAB_COUNT_AT: usize = 24;
+pub(super) const STRIDE_AT: usize = 28;
+pub(super) const BOOT_AT: usize = 32;
+pub(super) const USER_AT: usize = 48;
+pub(super) const TABLE_ID_AT: usize = 56;
+pub(super) const CHECK_AT: usize = 64;
 /// Bytes of the header that say something.
 pub(super) const HEADER_USED_BYTES: usize = 72;
 
 /// The seal of an entry; 0: there is none.
 pub(super) const SEAL_AT: usize = 0;
-const NAMESPACE_AT: usize = 8;
-const HASH_AT: usize = 40;
-const PARENT_AT: usize = 72;
-const CHECKSUM_AT: usize = 104;
-const SEQUENCE_AT: usize = 112;
-const PAGE_BYTES_AT: usize = 120;
-const TAIL_TOKENS_AT: usize = 124;
-const GENERATION_AT: usize = 128;
-const SHARD_AT: usize = 132;
-const SHARDS_AT: usize = 134;
-const HAS_PARENT_AT: usize = 136;
+pub(super) const NAMESPACE_AT: usize = 8;
+pub(super) const HASH_AT: usize = 40;
+pub(super) const PARENT_AT: usize = 72;
+pub(super) const CHECKSUM_AT: usize = 104;
+pub(super) const SEQUENCE_AT: usize = 112;
+pub(super) const PAGE_BYTES_AT: usize = 120;
+pub(super) const TAIL_TOKENS_AT: usize = 124;
+pub(super) const GENERATION_AT: usize = 128;
+pub(super) const SHARD_AT: usize = 132;
+pub(super) const SHARDS_AT: usize = 134;
+pub(super) const HAS_PARENT_AT: usize = 136;
 /// Where what the seal covers ends; zeros up to the holder.
 const SEALED_TO: usize = 144;
 /// Who may be writing the slot; its complement follows.
@@ -93,8 +91,8 @@ pub(super) fn encode_header(
     put(&mut bytes, BOOT_AT, &boot);
     put(&mut bytes, USER_AT, &user.to_le_bytes());
     put(&mut bytes, TABLE_ID_AT, &id.to_le_bytes());
-    let check = checksum_of(&bytes[..CHECK_AT], 0, 0);
-    put(&mut bytes, CHECK_AT, &check.to_le_bytes());
+    let sum = checksum_of(&bytes[..CHECK_AT], 0, 0);
+    put(&mut bytes, CHECK_AT, &sum.to_le_bytes());
     bytes
 }
 
@@ -204,10 +202,11 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
+/// One go over all of it: an entry is short, and to begin a checksum costs more than to go on with it.
 fn checksum_of(bytes: &[u8], id: u64, place: u64) -> u64 {
-    let mut sum = Checksum::new();
-    sum.update(bytes);
-    sum.update(&id.to_le_bytes());
-    sum.update(&place.to_le_bytes());
-    sum.finish()
+    let mut all = [0; BODY_WORDS * 8 + 16];
+    put(&mut all, 0, bytes);
+    put(&mut all, bytes.len(), &id.to_le_bytes());
+    put(&mut all, bytes.len() + 8, &place.to_le_bytes());
+    checksum(&all[..bytes.len() + 16])
 }

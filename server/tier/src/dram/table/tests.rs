@@ -3,6 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use turnkv_proto::{BlockHash, NamespaceId};
 
 const BOOT: [u8; 16] = [3; 16];
 const USER: u32 = 1000;
@@ -16,7 +17,7 @@ fn entry(number: u8, generation: u32) -> SlotEntry {
     SlotEntry {
         namespace: NamespaceId([number; 32]),
         hash: BlockHash([number.wrapping_add(1); 32]),
-        parent: (number % 2 == 0).then_some(BlockHash([number.wrapping_add(2); 32])),
+        parent: number.is_multiple_of(2).then_some(BlockHash([number.wrapping_add(2); 32])),
         shard: u16::from(number % 4),
         shards: 4,
         tail_tokens: u32::from(number),
@@ -207,4 +208,47 @@ fn what_is_never_touched_takes_no_memory_and_places_outside_are_nobodys() {
     assert_eq!(found.iter().map(|slab| slab.sealed.len()).sum::<usize>(), 1);
     let taken = rustix::fs::fstat(table.fd()).unwrap().st_blocks * 512;
     assert!(taken <= 16 << 10, "{taken} bytes are taken");
+}
+
+/// The tables of docs/reference/slot-table.md are the offsets here.
+#[test]
+fn the_documented_offsets_are_these() {
+    let doc = include_str!("../../../../../docs/reference/slot-table.md");
+    let header = [
+        (format::MAGIC_AT, "magic `TURNKVST`"),
+        (format::VERSION_AT, "format version"),
+        (format::ENTRY_BYTES_AT, "bytes of an entry"),
+        (format::SLAB_BYTES_AT, "bytes of a slab"),
+        (format::SLAB_COUNT_AT, "number of slabs"),
+        (format::STRIDE_AT, "stride"),
+        (format::BOOT_AT, "boot id"),
+        (format::USER_AT, "user of the server"),
+        (format::TABLE_ID_AT, "table id"),
+        (format::CHECK_AT, "CRC-64/NVME of bytes 0..64"),
+    ];
+    let entry = [
+        (format::SEAL_AT, "seal"),
+        (format::NAMESPACE_AT, "namespace"),
+        (format::HASH_AT, "block hash"),
+        (format::PARENT_AT, "block hash of the page before it"),
+        (format::CHECKSUM_AT, "CRC-64/NVME of the shard's bytes"),
+        (format::SEQUENCE_AT, "sequence"),
+        (format::PAGE_BYTES_AT, "bytes of the shard"),
+        (format::TAIL_TOKENS_AT, "tokens of a partial tail"),
+        (format::GENERATION_AT, "generation"),
+        (format::SHARD_AT, "shard"),
+        (format::SHARDS_AT, "number of shards"),
+        (format::HAS_PARENT_AT, "1: there is a page before it"),
+        (format::HOLDER_AT, "holder"),
+    ];
+    for (name, fields) in [("header", &header[..]), ("entry", &entry[..])] {
+        let (_, table) = doc.split_once(&format!("<!-- offsets: {name} -->")).unwrap();
+        let rows: Vec<&str> = table.lines().skip(3).take_while(|line| line.starts_with('|')).collect();
+        for (at, field) in fields {
+            let fits = |row: &&&str| row.starts_with(&format!("| {at} |")) && row.contains(field);
+            assert!(rows.iter().filter(fits).count() == 1, "{name}: {field} at {at}");
+        }
+    }
+    assert!(doc.contains(&format!("{ENTRY_BYTES} bytes a slot")) && doc.contains("bytes 8..144"));
+    assert_eq!((format::BODY_AT, format::BODY_AT + format::BODY_WORDS * 8), (8, 144));
 }
