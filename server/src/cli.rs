@@ -52,6 +52,15 @@ enum Command {
         #[arg(long)]
         undo: bool,
     },
+    /// Hold page memory for a server that is gone, until the next one takes it over. `turnkv serve` starts this by itself.
+    Keep {
+        /// Path of the Unix socket to listen at.
+        #[arg(long)]
+        socket: PathBuf,
+        /// Milliseconds without a server after which memory is let go.
+        #[arg(long, default_value_t = 60_000)]
+        without_server_ms: u64,
+    },
     /// Record what turns ask of a running server as a trace, for `turnkv simulate` and `turnkv size`; salted ids, no content.
     Record(cmd::record::RecordArguments),
     /// Have a running server's page memory grow or shrink while it serves, and say how far that is.
@@ -111,6 +120,9 @@ fn act(command: Command) -> anyhow::Result<()> {
         Command::Certs(arguments) => cmd::certs::run(&arguments),
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
         Command::Drain { address, undo } => on_a_runtime(cmd::drain::run(address.as_deref(), undo)),
+        Command::Keep { socket, without_server_ms } => {
+            cmd::keep::run(&socket, Duration::from_millis(without_server_ms))
+        }
         Command::Record(arguments) => on_a_runtime(cmd::record::run(&arguments)),
         Command::Resize(arguments) => on_a_runtime(cmd::resize::run(&arguments)),
         Command::Simulate(arguments) => cmd::simulate::run(&arguments),

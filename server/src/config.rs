@@ -9,6 +9,7 @@ mod bounds;
 mod bytes;
 mod choices;
 mod error;
+mod keep;
 mod listen;
 mod remote;
 mod tls;
@@ -25,6 +26,8 @@ use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
 pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};
 pub(crate) use error::ConfigError;
+use keep::KeepFile;
+pub(crate) use keep::{Keep, KeepDram};
 use listen::check_listen;
 pub(crate) use listen::default_socket;
 pub(crate) use remote::Remote;
@@ -60,6 +63,7 @@ pub(crate) struct File {
     access: AccessFile,
     remote: RemoteFile,
     archive: ArchiveFile,
+    keep: KeepFile,
 }
 
 /// `[dram]`
@@ -175,6 +179,8 @@ pub(crate) struct Settings {
     pub(crate) remote: Remote,
     /// Where snapshots are kept.
     pub(crate) archive: ArchiveConfig,
+    /// Whether page memory outlives the process.
+    pub(crate) keep: Keep,
 }
 
 /// Checked `[dram]`.
@@ -310,6 +316,7 @@ impl Settings {
             access: self.access.as_file(),
             remote: self.remote.as_file(),
             archive: self.archive.as_file(),
+            keep: self.keep.as_file(),
         }
     }
 }
@@ -354,6 +361,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
     let access = Access::check(file.access, tls.is_exposed(file.tcp))?;
     let remote = Remote::check(file.remote, file.tcp)?;
     let archive = ArchiveConfig::check(file.archive)?;
+    let keep = Keep::check(&file.keep)?;
     Ok(Settings {
         socket: check_listen(file.listen.as_deref())?,
         tcp: file.tcp,
@@ -368,6 +376,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         access,
         remote,
         archive,
+        keep,
     })
 }
 

@@ -6,6 +6,7 @@
 //! - `access`: who may do what; `tls`: who comes over TCP
 //! - `engine`: asks the pool, moves with the tiers
 //! - `snapshots`: sessions' pages kept outside the pool, and brought back
+//! - `keep`: page memory that outlives the process
 //! - `catalog`: namespaces and sessions across restarts
 //! - `clock`: what time it is
 //! - `supervise`: what the server cannot do without
@@ -24,6 +25,7 @@ mod config;
 mod connections;
 mod doors;
 mod engine;
+mod keep;
 mod limits;
 mod report;
 mod seldom;

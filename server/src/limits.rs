@@ -9,6 +9,22 @@ use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
 /// Bytes of the gRPC socket's path.
 pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 100;
+/// Ending of the path at which the keeper of page memory listens, beside the gRPC socket.
+pub(crate) const KEEP_SOCKET_SUFFIX: &str = ".keep";
+/// Descriptors that a keeper holds: every slab's, its successor's while it is renewed, and the slot table's.
+pub(crate) const KEPT_MAX: usize = 2 * turnkv_tier::limits::SLABS_MAX as usize + 1;
+/// Bytes of the name of a kept descriptor.
+pub(crate) const KEPT_NAME_BYTES_MAX: usize = 64;
+/// How long a call between a server and its keeper may take.
+pub(crate) const KEEP_CALL_WAIT: Duration = Duration::from_secs(5);
+/// How long a keeper that was started may take to listen.
+pub(crate) const KEEP_START_WAIT: Duration = Duration::from_secs(5);
+/// Pause between two looks for it.
+pub(crate) const KEEP_START_PAUSE: Duration = Duration::from_millis(5);
+/// How long a start waits for the server before it to have ended altogether.
+pub(crate) const KEEP_SERVER_WAIT: Duration = Duration::from_secs(15);
+/// Pause between two tries to have memory kept again, after its keeper was lost.
+pub(crate) const KEEP_RETRY: Duration = Duration::from_secs(5);
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
 /// Pause between two looks at slabs that cannot leave yet, and at one that cannot come.

@@ -5,7 +5,7 @@ mod caretaker;
 mod reread;
 
 use crate::access::{Callers, HostUser, UserTable};
-use crate::config::{Settings, Tls};
+use crate::config::{KeepDram, Settings, Tls};
 use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
 use crate::connections::opening::{Opening, TakesFrames};
@@ -18,7 +18,8 @@ use crate::doors::grpc::{self, Grpc};
 use crate::doors::http;
 use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
-use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, TCP_BACKLOG};
+use crate::keep::link::{Keeper, Kept};
+use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX, TCP_BACKLOG};
 use crate::report::{Advise, failed, misused};
 use crate::snapshots::Snapshots;
 use crate::snapshots::tier::Tier;
@@ -63,8 +64,10 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     // What can be wrong with a few files is said before memory is touched, which takes long.
     let callers = callers(&start.settings)?;
     let opening = opening(&start.settings, &supervisor)?;
-    let settings = start.settings.clone();
-    let engine = tokio::task::spawn_blocking(move || Engine::start(settings)).await??;
+    make_place(&start.settings.socket)?;
+    let (settings, is_private) = (start.settings.clone(), start.idle.is_some());
+    let keeper = move |settings: &Settings| if is_private { None } else { keeper(settings) };
+    let engine = tokio::task::spawn_blocking(move || Engine::start(settings, keeper)).await??;
     Engine::run_threads(&engine, &supervisor)?;
     let descriptors = engine.descriptors() + engine.settings.archive.descriptors();
     let caps = Caps::of_settings(&engine.settings, descriptors)?;
@@ -130,12 +133,6 @@ impl House {
     /// Opens every door. What comes beside them removes the socket's file at the end.
     fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<(Doors, impl Sized + use<>)> {
         let settings = &self.engine.settings;
-        if let Some(directory) = settings.socket.parent() {
-            std::fs::create_dir_all(directory).advise(
-                || format!("cannot create {}, where the sockets are to be", directory.display()),
-                "name a place that this user may write to (listen = \"unix:...\")",
-            )?;
-        }
         let path = local_path(&settings.socket);
         let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
         let (connections, callers) = (&self.connections, &self.callers);
@@ -234,11 +231,39 @@ fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(TCP_BACKLOG)
 }
 
+/// Makes the directory of the sockets.
+fn make_place(socket: &Path) -> anyhow::Result<()> {
+    let Some(directory) = socket.parent() else { return Ok(()) };
+    std::fs::create_dir_all(directory).advise(
+        || format!("cannot create {}, where the sockets are to be", directory.display()),
+        "name a place that this user may write to (listen = \"unix:...\")",
+    )
+}
+
 /// Where the local socket is, given gRPC's.
 fn local_path(socket: &Path) -> PathBuf {
+    beside(socket, LOCAL_SOCKET_SUFFIX)
+}
+
+fn beside(socket: &Path, suffix: &str) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
-    path.push(LOCAL_SOCKET_SUFFIX);
+    path.push(suffix);
     PathBuf::from(path)
+}
+
+/// Who keeps page memory for the next process, and what it kept of the last one's. Without one the server serves as well.
+fn keeper(settings: &Settings) -> Option<Kept> {
+    if settings.keep.dram == KeepDram::Off {
+        return None;
+    }
+    let path = beside(&settings.socket, KEEP_SOCKET_SUFFIX);
+    match Keeper::connect(path, settings.keep.without_server) {
+        Ok(kept) => Some(kept),
+        Err(error) => {
+            tracing::warn!(%error, "nobody keeps DRAM for the next start, and this one begins cold (keep.dram = \"off\" to not try)");
+            None
+        }
+    }
 }
 
 /// Returns once nobody has been connected for so long; never without a time.

@@ -31,6 +31,8 @@ pub struct Setup {
     pub nvme: String,
     /// More lines for the configuration's `[limits]`.
     pub limits: String,
+    /// Whether a keeper holds DRAM over the server's end.
+    pub keep: bool,
     /// More sections of the configuration.
     pub sections: String,
     /// TCP address for gRPC.
@@ -56,6 +58,7 @@ impl Default for Setup {
             dram: String::new(),
             nvme: String::new(),
             limits: String::new(),
+            keep: false,
             sections: String::new(),
             tcp: None,
             metrics: None,
@@ -104,6 +107,12 @@ impl Server {
         self.dir.path().join("t.sock.local")
     }
 
+    /// Where its keeper listens.
+    #[must_use]
+    pub fn keep_socket(&self) -> PathBuf {
+        self.dir.path().join("t.sock.keep")
+    }
+
     /// Where its segments are.
     #[must_use]
     pub fn nvme_dir(&self) -> PathBuf {
@@ -150,6 +159,22 @@ impl Server {
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill()?;
         self.child.wait()?;
+        Ok(())
+    }
+
+    /// kill -9 of its keeper, and waits for the end.
+    ///
+    /// # Errors
+    /// There is none, or it does not end.
+    pub fn kill_keeper(&self) -> anyhow::Result<()> {
+        let stream = UnixStream::connect(self.keep_socket())?;
+        let pid = rustix::net::sockopt::socket_peercred(&stream)?.pid;
+        kill_process(pid, Signal::KILL)?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while UnixStream::connect(self.keep_socket()).is_ok() {
+            ensure!(Instant::now() < deadline, "the keeper does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 
@@ -234,6 +259,9 @@ impl Drop for Server {
         if self.kill().is_err() {
             // It had ended already.
         }
+        if self.setup.keep && self.kill_keeper().is_err() {
+            // It had ended already, too.
+        }
     }
 }
 
@@ -281,6 +309,8 @@ fn config_text(dir: &Path, setup: &Setup) -> String {
             setup.nvme
         );
     }
+    let keep = if setup.keep { "auto" } else { "off" };
+    text += &format!("[keep]\ndram = \"{keep}\"\nwithout_server_ms = 30000\n");
     text + "[limits]\n" + &setup.limits + "\n" + &setup.sections
 }
 

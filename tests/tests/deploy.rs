@@ -66,6 +66,19 @@ fn the_unit_fits_the_sample() {
 }
 
 #[test]
+fn the_keepers_unit_is_where_the_server_looks_for_it() {
+    let (unit, keep) = (read("deploy/turnkv.service"), read("deploy/turnkv-keep.service"));
+    let sample = read(SAMPLE);
+    let (_, socket) = sample.split_once("\nlisten = \"unix:").expect("the sample says where to listen");
+    let socket = socket.split('"').next().expect("the path ends");
+    assert!(keep.contains(&format!("ExecStart={INSTALLED_BINARY} keep --socket {socket}.keep ")));
+    for line in ["User=turnkv", "RuntimeDirectory=turnkv", "RuntimeDirectoryPreserve=yes"] {
+        let both = [&unit, &keep].iter().all(|unit| unit.lines().any(|found| found == line));
+        assert!(both, "a unit lacks {line}");
+    }
+}
+
+#[test]
 fn systemd_understands_the_unit() {
     if let Err(why) = Command::new("systemd-analyze").arg("--version").output() {
         eprintln!("skipped: systemd-analyze does not run here ({why})");
@@ -85,6 +98,7 @@ fn systemd_understands_the_unit() {
     };
     let unit = read("deploy/turnkv.service");
     assert_eq!(verify(&unit), Vec::<String>::new());
+    assert_eq!(verify(&read("deploy/turnkv-keep.service")), Vec::<String>::new());
     assert!(!verify(&unit.replace("LimitMEMLOCK", "LimitMemLock")).is_empty(), "this check cannot fail");
 }
 

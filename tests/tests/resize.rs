@@ -261,3 +261,14 @@ async fn a_hangup_has_the_file_read_again() -> Result<()> {
     ensure!(notes.iter().any(|note| note.contains("take a restart: policy")), "{notes:?}");
     user.go_and_come_back(&chain(3, 40)).await
 }
+
+/// A table of slots has as many slabs as it was made for: what is kept for the next start keeps its size, and that is said.
+#[test]
+fn memory_that_is_kept_is_not_resized() -> Result<()> {
+    let server = Server::start(Setup { dram_mib: 32, keep: true, ..Setup::default() })?;
+    let refused = resize(&server, &["--dram", "64MiB"])?;
+    let text = String::from_utf8_lossy(&refused.stderr);
+    ensure!(!refused.status.success() && text.contains("keep.dram"), "{text}");
+    ensure!(resize(&server, &[])?.status.success(), "how large it is can be asked");
+    Ok(())
+}

@@ -10,6 +10,7 @@ use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::NO_PAGE;
 use crate::memory::leases::counts::{Holding, UserHolding};
 use crate::memory::slots::SlotState;
+use crate::store::records::SlotChange;
 use std::collections::HashMap;
 
 impl Pool {
@@ -38,6 +39,12 @@ impl Pool {
         let Some(index) = self.store.pages().resolve(page) else { return Vec::new() };
         let place = |cell: &Cell| cell.has(ON_NVME).then_some(cell.place);
         self.store.pages().cells(index).iter().map(place).collect()
+    }
+
+    /// What a table of the slots has to say now: those that hold something, or that somebody may write.
+    #[doc(hidden)]
+    pub fn slots_told(&self) -> Vec<SlotChange> {
+        self.store.all_changes(&self.namespaces)
     }
 
     /// The leases' sums; gives how many leases each slot has.

@@ -3,6 +3,7 @@
 
 use crate::Pool;
 use crate::ids::{NvmePlace, PlaceNote};
+use crate::store::records::{SlabChange, SlotChange};
 use crate::verbs::slabs::SlabAction;
 
 /// What follows from the decisions since effects were taken last. Reads are not among it: a verb that wants
@@ -14,6 +15,11 @@ pub struct Effects {
     pub renew: Vec<SlabAction>,
     /// What became of extents, in order.
     pub notes: Vec<(NvmePlace, PlaceNote)>,
+    /// Slots that changed what they hold, in order, and slabs that processes have mapped: noted in the table that outlives
+    /// the process before anybody else gets the pool. Nothing unless that was asked for.
+    pub slots: Vec<SlotChange>,
+    /// See `slots`.
+    pub slabs: Vec<SlabChange>,
     /// Pages wait to be written that did not before.
     pub writes_ready: bool,
     /// Slots are free, or can be made free, that were not.
@@ -24,7 +30,9 @@ impl Pool {
     /// Takes what follows from the verbs called since the last time: to be carried out by whoever called them.
     pub fn take_effects(&mut self) -> Effects {
         let (notes, writes_ready) = self.store.take_nvme_effects();
-        Effects { renew: self.take_renewals(), notes, writes_ready, freed: self.store.call.take_freed() }
+        let (slots, slabs) = self.store.take_changes(&self.namespaces);
+        let (renew, freed) = (self.take_renewals(), self.store.call.take_freed());
+        Effects { renew, notes, slots, slabs, writes_ready, freed }
     }
 
     fn take_renewals(&mut self) -> Vec<SlabAction> {

@@ -41,6 +41,7 @@ pub use ids::{
 pub use index::sweep::Sweep;
 pub use namespaces::table::NamespaceDesc;
 pub use nvme::adoption::Adoption;
+pub use nvme::found::{FoundSlab, FoundSlot};
 pub use nvme::space::kept_percent;
 pub use nvme::strangers::Stranger;
 pub use pool::Pool;
@@ -51,6 +52,7 @@ pub use store::durable::Durable;
 pub use store::pass::{LiveExtent, Pass, PassNext, PassStep, emptying_gain};
 pub use store::promote::Promotion;
 pub use store::reclaim::{Reclaim, Rewrite};
+pub use store::records::{SlabChange, SlotChange, SlotRecord};
 pub use store::shrink::Shrink;
 pub use store::writeback::WriteBehind;
 pub use verbs::commit::Committed;

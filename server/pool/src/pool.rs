@@ -58,7 +58,7 @@ use crate::store::Store;
 ///   [`reclaim_verdict`](Pool::reclaim_verdict), [`rewrite`](Pool::rewrite),
 ///   [`rewrite_ended`](Pool::rewrite_ended), [`drop_page`](Pool::drop_page),
 ///   [`allow_rewrites`](Pool::allow_rewrites)
-/// - *Starts*: [`keep_strangers`](Pool::keep_strangers), [`has_strangers`](Pool::has_strangers),
+/// - *Starts*: [`tell_slots`](Pool::tell_slots), [`begin_slab`](Pool::begin_slab), [`keep_strangers`](Pool::keep_strangers), [`has_strangers`](Pool::has_strangers),
 ///   [`begin_adoption`](Pool::begin_adoption), [`adopt`](Pool::adopt),
 ///   [`forget_strangers`](Pool::forget_strangers); [`list_start`](Pool::list_start),
 ///   [`restore_session`](Pool::restore_session), [`begin_pin_again`](Pool::begin_pin_again),

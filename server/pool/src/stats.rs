@@ -38,6 +38,10 @@ pub struct PoolStats {
     pub free_slots: u64,
     /// Slabs that are not cut.
     pub free_slabs: u32,
+    /// Of these, slabs that another process left, whose pages wait for their namespace to be opened.
+    pub found_slabs: u32,
+    /// Shards that were taken over in DRAM as another process left them, ever.
+    pub found_shards: u64,
     /// Slabs taken out of service.
     pub retired_slabs: u32,
     /// Bytes of the slabs that there are to be.
@@ -180,7 +184,9 @@ impl Pool {
             left_branches: going.left_branches,
             call_steps_max: self.store.call.steps_max(),
             free_slots: slots.free_slots,
-            free_slabs: self.store.slots().empty().len() as u32,
+            free_slabs: self.store.slots().uncut() as u32,
+            found_slabs: self.store.slots().aside().len() as u32,
+            found_shards: tally.found,
             retired_slabs: slots.retired_slabs,
             pages: tally.visible,
             entries: u64::from(self.store.pages().len()),

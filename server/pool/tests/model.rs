@@ -41,6 +41,7 @@ enum Op {
     Resize { slabs: u32 },
     FollowSize,
     LoseNvme,
+    Kill,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -81,6 +82,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Maintain),
         1 => (0..3_u64).prop_map(|client| Op::ClientGone { client }),
         1 => Just(Op::Demote),
+        1 => Just(Op::Kill),
         4 => (space(), 0..5_u8, node(), 0..6_u32, any::<bool>())
             .prop_map(|(space, session, node, keep, last)| Op::Turn { space, session, node, keep, last }),
         1 => (space(), 0..5_u8, 0..5_u8, 0..6_u32)
@@ -177,6 +179,7 @@ fn apply(world: &mut World, op: &Op) {
         Op::Resize { slabs } => world.resize(slabs),
         Op::FollowSize => world.follow_size(),
         Op::LoseNvme => world.lose_nvme(),
+        Op::Kill => world.kill(),
     }
 }
 

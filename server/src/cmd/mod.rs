@@ -4,6 +4,7 @@
 //! - [`config`]: the effective configuration
 //! - [`connect`]: how they reach a running server
 //! - [`drain`]: nothing more is taken, or that is taken back
+//! - [`keep`]: page memory is held for a server that is gone
 //! - [`record`]: a trace of what a live pool is asked
 //! - [`resize`]: more or less page memory
 //! - [`simulate`]: traces played against the pool with simulated time
@@ -17,6 +18,7 @@ pub(crate) mod certs;
 pub(crate) mod config;
 mod connect;
 pub(crate) mod drain;
+pub(crate) mod keep;
 pub(crate) mod record;
 pub(crate) mod resize;
 pub(crate) mod simulate;

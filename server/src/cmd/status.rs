@@ -37,6 +37,9 @@ fn as_text(address: &str, before: &StatsReply, after: &StatsReply) -> String {
             line(format!("         {}", tier.note));
         }
     }
+    if !after.kept.is_empty() {
+        line(format!("keep     {}", after.kept));
+    }
     let hits: u64 = after.tiers.iter().map(|tier| tier.hit_pages).sum();
     let ratio = |part: u64| if hits == 0 { 0.0 } else { 100.0 * part as f64 / hits as f64 };
     let of =
@@ -146,7 +149,7 @@ fn as_json(stats: &StatsReply) -> anyhow::Result<String> {
         "protected_bytes": stats.protected_bytes, "protected_tenant_bytes_max": stats.protected_tenant_bytes_max,
         "protected_budget_bytes": stats.protected_budget_bytes, "protections": stats.protections, "pins": stats.pins,
         "quarantined_bytes": stats.quarantined_bytes, "index_bytes": stats.index_bytes, "index_pages": stats.index_pages,
-        "fabrics": fabrics, "notes": stats.notes,
+        "fabrics": fabrics, "notes": stats.notes, "kept": stats.kept,
     });
     Ok(serde_json::to_string_pretty(&json)? + "\n")
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use turnkv_pool::{ClientId, UserId};
 use turnkv_proto::{Error, ErrorKind};
+use turnkv_tier::dram::table::Holder;
 use turnkv_transfer::{LocalSocket, Process};
 
 /// All clients known.
@@ -24,6 +25,17 @@ pub(crate) struct Clients {
     next_caller: AtomicU64,
     /// When the last connection closed, for a server that leaves when nobody is left.
     idle_since: Mutex<Option<Instant>>,
+}
+
+/// A client of the server before, whose process lives.
+pub(crate) struct Ghost {
+    /// Under which it is known here.
+    pub(crate) client: ClientId,
+    pub(crate) pid: i32,
+    pub(crate) user: u32,
+    pub(crate) process: Process,
+    /// As the slot table names it.
+    pub(crate) holder: Holder,
 }
 
 struct Client {
@@ -173,6 +185,16 @@ impl Clients {
         known.insert(id, Client { pid, user, identity, process, connections: 1, left: 0 });
         *self.idle_since.lock() = None;
         Ok((ClientId(id), user_of(user)))
+    }
+
+    /// A process that was the client of a server before this one is known from now on, without a connection. Returns whose it is.
+    pub(super) fn remember(&self, ghost: Ghost) -> UserId {
+        let Ghost { client, pid, user, process, .. } = ghost;
+        let identity = process.identity().unwrap_or(None);
+        let process = Presence::Process(process);
+        let known = Client { pid, user, identity, process, connections: 0, left: 0 };
+        self.known.lock().insert(client.0, known);
+        user_of(user)
     }
 
     /// A simulated process is a client from now on.

@@ -45,7 +45,7 @@ impl<'a> Decision<'a> {
     fn take_effects(&mut self) -> Effects {
         match std::mem::replace(&mut self.untouched, true) {
             true => Effects::default(),
-            false => self.core.pool.take_effects(),
+            false => self.core.take_effects(),
         }
     }
 }
@@ -114,7 +114,7 @@ impl Engine {
 
     /// Carries out what follows from a decision; the pool's lock is free.
     fn carry_out(&self, effects: Effects) {
-        let Effects { renew, notes, writes_ready, freed } = effects;
+        let Effects { renew, notes, writes_ready, freed, .. } = effects;
         self.renew_slabs(renew);
         self.pass_notes(notes);
         if writes_ready && let Some(engine) = self.me.upgrade() {

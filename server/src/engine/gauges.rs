@@ -30,6 +30,8 @@ pub(super) struct Picture {
     pub(super) list_budget_pages: u64,
     pub(super) catalog_fails: bool,
     pub(super) catalogs_set_aside: u64,
+    /// Descriptors that are kept for the next start; none: nobody is to keep any.
+    pub(super) kept_descriptors: Option<u64>,
     /// Page bytes written to NVMe for the first time, since start.
     pub(super) first_written_bytes: u64,
 }
@@ -286,6 +288,21 @@ const GAUGES: &[GaugeRow] = &[
     ("turnkv_route_marked_pages", None, "Pages marked with the engines that ran them", |at| {
         at.route_marks as f64
     }),
+    ("turnkv_keep_kept_descriptors", None, "Memory descriptors that are kept for the next start", |at| {
+        at.kept_descriptors.unwrap_or(0) as f64
+    }),
+    (
+        "turnkv_keep_failing_servers",
+        None,
+        "1 while nobody keeps page memory for the next start although somebody is to",
+        |at| f64::from(u8::from(at.kept_descriptors == Some(0))),
+    ),
+    (
+        "turnkv_keep_waiting_slabs",
+        None,
+        "Slabs that the last process left, whose pages wait for their namespace to be opened",
+        |at| f64::from(at.pool.found_slabs),
+    ),
     ("turnkv_server_draining_servers", None, "1 while this server declines offloads and leaves", |at| {
         f64::from(u8::from(at.draining))
     }),
@@ -327,6 +344,11 @@ const COUNTERS: &[CounterRow] = &[
         "turnkv_stranger_dropped_extents_total",
         "Extents of namespaces that are not open which NVMe dropped for room",
         |at| at.pool.stranger_drops,
+    ),
+    (
+        "turnkv_keep_found_shards_total",
+        "Page shards taken over in DRAM as the last process left them",
+        |at| at.pool.found_shards,
     ),
     ("turnkv_pool_recut_slabs_total", "Slabs cut for another namespace", |at| at.pool.recut_slabs),
     ("turnkv_pool_forgotten_sessions_total", "Sessions forgotten by age or to make room", |at| {

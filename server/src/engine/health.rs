@@ -46,9 +46,14 @@ impl Engine {
                  are not; check the disk under nvme.state_dir"
             )
         });
+        let cold = self.outliving.as_ref().and_then(|outliving| outliving.trouble());
         Health {
             not_serving,
-            notes: [lost, full, retired, damaged, forgotten].into_iter().flatten().chain(unsaved).collect(),
+            notes: [lost, full, retired, damaged, forgotten, cold]
+                .into_iter()
+                .flatten()
+                .chain(unsaved)
+                .collect(),
         }
     }
 }

@@ -6,7 +6,8 @@ use super::{Core, Engine};
 use std::sync::Arc;
 use turnkv_pool::ClientId;
 use turnkv_proto::{Error, ErrorKind};
-use turnkv_transfer::LocalSocket;
+use turnkv_tier::dram::table::Holder;
+use turnkv_transfer::{LocalSocket, began};
 
 /// An inline call in service: its caller is known until the last of its calls is over.
 pub(crate) struct InlineCall {
@@ -28,8 +29,20 @@ impl Engine {
     /// A connection of a process on this host says Hello.
     pub(crate) fn hello(&self, socket: &LocalSocket) -> Result<ClientId, Error> {
         let (client, user) = self.clients.hello(socket)?;
-        self.decide().pool.introduce_client(client, user);
+        let holder = self.outliving.as_ref().map(|_| self.holder(client));
+        let mut core = self.decide();
+        core.pool.introduce_client(client, user);
+        if let (Some(table), Some(holder)) = (&mut core.slot_table, holder) {
+            table.introduce(client, holder);
+        }
         Ok(client)
+    }
+
+    /// How the next server tells whether a client's process lives.
+    fn holder(&self, client: ClientId) -> Holder {
+        let pid = self.clients.process_of(client).map(|(pid, _)| pid);
+        let began = pid.and_then(|pid| Some((pid, began(pid)?)));
+        began.map_or(Holder::Unknown, |(pid, began)| Holder::Process { pid: pid as u32, began })
     }
 
     /// A simulated process says Hello.

@@ -16,6 +16,7 @@
 //! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are; [`promotions`],
 //!   [`reclaimer`]: who waits for the reads, and what is under way
 //! - [`make_durable`], [`durable`]: commits until their pages are on NVMe, and who waits; [`waits`]: who waits for slots
+//! - [`memory`], [`outliving`]: page memory that the last process left, and that the next one will find
 //! - [`slabs`], [`renew`]: slots as memory, and slabs that change tenant; [`verify`], [`verifier`]: pages in DRAM that are checked
 //!   before a reload is told of them
 //! - [`resize`]: how much DRAM there is; [`resizer`]: who sees to it
@@ -40,9 +41,11 @@ pub(crate) mod inline;
 pub(crate) mod inspect;
 pub(crate) mod lookup;
 mod make_durable;
+pub(crate) mod memory;
 mod metrics;
 pub(crate) mod namespace;
 pub(crate) mod offload;
+pub(crate) mod outliving;
 mod picture;
 pub(crate) mod pin;
 mod place;

@@ -93,7 +93,7 @@ impl Engine {
     /// whose namespace ever they are of, so that they stay longest.
     fn adopt(&self, namespaces: &[NamespaceIndex]) -> u64 {
         let begin = |ns: &NamespaceIndex| {
-            let core = self.decide();
+            let mut core = self.decide();
             core.pool.begin_adoption(*ns).zip(core.pool.namespace_desc(*ns).cloned())
         };
         let begun = namespaces.iter().filter_map(begin).map(|(adoption, desc)| (adoption.plan(&desc), desc));
@@ -110,7 +110,7 @@ impl Engine {
             }
         }
         for (adoption, desc) in &begun {
-            tracing::info!(namespace = %desc.id, pages = adoption.adopted(), "pages found on NVMe are served");
+            tracing::info!(namespace = %desc.id, pages = adoption.adopted(), "pages that were found are served");
         }
         begun.iter().map(|(adoption, _)| adoption.adopted()).sum()
     }

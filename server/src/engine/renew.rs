@@ -32,8 +32,12 @@ impl Engine {
     fn renew_slab(&self, slab: u32, generation: u32) -> bool {
         let began = Instant::now();
         // Nobody has a lease on it, so no transfer touches it. Its pages go back to the system only when no NIC has them.
-        if let Some((before, _)) = self.slabs.dram.region(slab).filter(|(_, current)| *current < generation) {
+        if let Some((before, old)) = self.slabs.dram.region(slab).filter(|(_, current)| *current < generation)
+        {
             self.remote.detach(&before);
+            if let Some(outliving) = &self.outliving {
+                outliving.let_go(slab, old);
+            }
         }
         let renewed = self.slabs.dram.renew(slab, generation);
         self.metrics.tier_seconds.renew.record(began.elapsed());
@@ -41,6 +45,9 @@ impl Engine {
             None => true, // another thread has renewed it further already
             Some(Ok(region)) => {
                 self.remote.attach(&region);
+                if let Some(outliving) = &self.outliving {
+                    outliving.keep(slab, generation, &region);
+                }
                 if let Some(nvme) = &self.nvme {
                     nvme.register(slab as usize, region);
                 }

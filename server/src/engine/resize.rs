@@ -63,6 +63,7 @@ impl Engine {
     /// for before does not count any more.
     pub(crate) fn resize_dram(&self, bytes: u64) -> Result<ResizeReport, Error> {
         let slabs = self.slabs_of(bytes)?;
+        self.check_not_kept()?;
         let stats = self.decide().pool.stats();
         let present = (stats.dram_present_bytes / self.settings.dram.slab_bytes) as u32;
         self.check_growth(slabs, present)?;
@@ -205,6 +206,17 @@ impl Engine {
             Bytes(bytes),
             Bytes(slab_bytes)
         )))
+    }
+
+    /// A slot table has as many slabs as it was made for.
+    fn check_not_kept(&self) -> Result<(), Error> {
+        if self.outliving.is_none() {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "page memory is kept for the next start, which takes it over only as large as it is: change dram.bytes and restart, \
+             or set keep.dram to \"off\", restart, and resize",
+        ))
     }
 
     fn check_growth(&self, slabs: u32, present: u32) -> Result<(), Error> {

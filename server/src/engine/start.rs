@@ -1,29 +1,32 @@
 //! Start: assembles the tiers, recovers the pages, loads the catalog. Owns: the order of a start. Must not know: the
 //! network.
 
+use super::clients::{Clients, Ghost};
+use super::memory::Memory;
+use super::outliving::SlotTableWriter;
 use super::place::place;
 use super::remotes::nics::Nics;
 use super::{Core, Engine, clients, durable, metrics, promotions, remotes, slabs};
 use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Settings};
+use crate::keep::link::Kept;
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
-use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
+use turnkv_pool::{Admit, FoundSlab, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
 use turnkv_proto::NamespaceId;
-use turnkv_tier::dram::{DramConfig, DramTier};
 use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{self, Claimed, Codec, NvmeConfig, NvmeTier, Packing, Recovered};
-use turnkv_transfer::{HugePages, PieceBuffers, Region};
+use turnkv_transfer::{PieceBuffers, Region};
 
 /// What an engine is put together from.
 pub(crate) struct Parts {
     /// The page memory.
-    pub(crate) dram: DramTier,
+    pub(crate) memory: Memory,
     /// What is kept on a disk, where there is one.
     pub(crate) kept: Option<KeptOnDisk>,
     /// The time.
@@ -46,7 +49,11 @@ pub(crate) struct KeptOnDisk {
 
 impl Engine {
     /// Builds the engine: memory first, then what the disk still has. Blocking; takes seconds on a large tier.
-    pub(crate) fn start(settings: Settings) -> anyhow::Result<Arc<Engine>> {
+    /// `keeper`: asked what was kept of the last process's memory; it keeps ours from then on.
+    pub(crate) fn start(
+        settings: Settings,
+        keeper: impl FnOnce(&Settings) -> Option<Kept>,
+    ) -> anyhow::Result<Arc<Engine>> {
         let clock = Clock::system();
         let nics = Nics::open(&settings)?;
         // Whose the place and its catalog are is known before memory is touched, which takes long.
@@ -54,22 +61,27 @@ impl Engine {
             Some(config) => Some((config, claim_kept(config, &clock)?)),
             None => None,
         };
-        let dram = start_dram(&settings)?;
+        // And the log is ours only once no operation of the last process is in flight on the slabs.
+        let memory = Memory::start(&settings, keeper(&settings))?;
         let kept = match claimed {
             Some((config, (claimed, catalog))) => {
-                let (nvme, recovered) = start_nvme(config, claimed, dram.regions())?;
+                let (nvme, recovered) = start_nvme(config, claimed, memory.dram.regions())?;
                 Some(KeptOnDisk::new(nvme, recovered, catalog))
             }
             None => None,
         };
         let instance = clients::random_u64()?;
-        Engine::assemble(settings, Parts { dram, kept, clock, instance, nics })
+        Engine::assemble(settings, Parts { memory, kept, clock, instance, nics })
     }
 
     /// Puts an engine together: its index says what the disk has.
     pub(crate) fn assemble(settings: Settings, parts: Parts) -> anyhow::Result<Arc<Engine>> {
         let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
         let mut pool = Pool::new(pool_config(&settings, slab_count))?;
+        let Memory { dram, slabs: begun, ghosts, outliving } = parts.memory;
+        let (clients, (outliving, mut slot_table)) = (clients::Clients::new(), outliving.unzip());
+        begin_slabs(&mut pool, begun, slot_table.is_some());
+        ghosts.into_iter().for_each(|ghost| remember(ghost, &clients, &mut pool, slot_table.as_mut()));
         let (mut tier, mut catalog, mut nvme_segments, mut nvme_packing) = (None, None, 0, 100);
         if let Some(kept) = parts.kept {
             let (segments, spare, segment_bytes) = kept.nvme.geometry();
@@ -88,6 +100,7 @@ impl Engine {
         }
         let core = Core {
             pool,
+            slot_table,
             promotions: promotions::Waiters::default(),
             durable: durable::DurableWaits::default(),
             writing_bytes: 0,
@@ -102,7 +115,8 @@ impl Engine {
             me: Weak::clone(me),
             core: Mutex::new(core),
             router: Mutex::default(),
-            slabs: slabs::Slabs::new(parts.dram),
+            slabs: slabs::Slabs::new(dram),
+            outliving,
             nvme: tier,
             catalog,
             specs: Default::default(),
@@ -110,7 +124,7 @@ impl Engine {
             coming_back: Mutex::default(),
             saving_pins: Mutex::default(),
             archived: super::archived::Archived::new(&settings.archive),
-            clients: clients::Clients::new(),
+            clients,
             freed: Notify::new(),
             waiting_for_slots: AtomicU64::new(0),
             recorder: Default::default(),
@@ -169,26 +183,22 @@ fn claim_kept(config: &Nvme, clock: &Clock) -> anyhow::Result<(Claimed, Catalog)
     Ok((claimed, catalog))
 }
 
-fn start_dram(settings: &Settings) -> anyhow::Result<DramTier> {
-    let config = DramConfig {
-        slab_bytes: settings.dram.slab_bytes,
-        slab_count: (settings.dram.bytes / settings.dram.slab_bytes) as u32,
-        huge_pages: if settings.dram.huge_pages { HugePages::Auto } else { HugePages::Off },
-        lock: settings.dram.lock,
-        check_available: settings.dram.check_available,
-    };
-    let (dram, report) = DramTier::new(config).context("page memory (dram.bytes)")?;
-    for warning in [&report.lock_warning, &report.huge_warning].into_iter().flatten() {
-        tracing::warn!("{warning}");
+/// Tells the pool with what its slabs begin, before any namespace is open.
+fn begin_slabs(pool: &mut Pool, begun: Vec<(u32, Option<FoundSlab>)>, tells: bool) {
+    if tells {
+        pool.tell_slots();
     }
-    tracing::info!(
-        bytes = settings.dram.bytes,
-        slab_bytes = settings.dram.slab_bytes,
-        locked_bytes = dram.locked_bytes(),
-        huge_bytes = dram.huge_bytes(),
-        "page memory is ready"
-    );
-    Ok(dram)
+    for (slab, (generation, found)) in (0..).zip(begun) {
+        pool.begin_slab(slab, generation, found);
+    }
+}
+
+/// A client of the server before, which may still be writing, is known here from the beginning.
+fn remember(ghost: Ghost, clients: &Clients, pool: &mut Pool, table: Option<&mut SlotTableWriter>) {
+    if let Some(table) = table {
+        table.introduce(ghost.client, ghost.holder);
+    }
+    pool.introduce_client(ghost.client, clients.remember(ghost));
 }
 
 /// What a setting is to the tier.

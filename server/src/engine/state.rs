@@ -5,6 +5,7 @@ use super::archived::Archived;
 use super::clients::Clients;
 use super::durable::DurableWaits;
 use super::metrics::Metrics;
+use super::outliving::{Outliving, SlotTableWriter};
 use super::promotions::Waiters;
 use super::reclaimer::Reclaimer;
 use super::recorder::Recorder;
@@ -21,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
-use turnkv_pool::{NamespaceIndex, Pool, SlotKey, SlotPlace};
+use turnkv_pool::{Effects, NamespaceIndex, Pool, SlotKey, SlotPlace};
 use turnkv_router::Router;
 use turnkv_tier::nvme::NvmeTier;
 use turnkv_transfer::PieceBuffers;
@@ -37,6 +38,8 @@ pub(crate) struct Engine {
     pub(super) router: Mutex<Router>,
     /// Page memory.
     pub(super) slabs: Slabs,
+    /// Who keeps it for the next process; none: nobody.
+    pub(super) outliving: Option<Outliving>,
     /// The segment log, where one is configured.
     pub(super) nvme: Option<Arc<NvmeTier>>,
     /// Namespaces and sessions across restarts, where there is a place for them.
@@ -88,6 +91,8 @@ pub(crate) struct Engine {
 /// What the one lock guards.
 pub(super) struct Core {
     pub(super) pool: Pool,
+    /// What slots hold, for the next process; none where memory does not outlive this one.
+    pub(super) slot_table: Option<SlotTableWriter>,
     pub(super) promotions: Waiters,
     pub(super) durable: DurableWaits,
     /// Bytes handed to the NVMe tier for writing and not completed.
@@ -116,6 +121,17 @@ pub(super) enum Return {
 }
 
 impl Core {
+    /// Takes what follows from the verbs since the last time. What became of slots is noted at once: before anybody else gets
+    /// the lock, and before anybody hears of a slot.
+    pub(super) fn take_effects(&mut self) -> Effects {
+        let mut effects = self.pool.take_effects();
+        let (slots, slabs) = (std::mem::take(&mut effects.slots), std::mem::take(&mut effects.slabs));
+        if let Some(table) = &mut self.slot_table {
+            table.write(&slots, &slabs);
+        }
+        effects
+    }
+
     /// Where a slot is that the pool has just named. A slot that is gone meanwhile gets a place that no slab has: it
     /// is refused where its memory is asked for.
     pub(super) fn place(&self, slot: SlotKey) -> SlotPlace {

@@ -3,6 +3,7 @@
 
 use super::Engine;
 use super::metrics::ReloadTotals;
+use super::outliving::Outliving;
 use super::remotes::clients::FabricReport;
 use turnkv_pool::{PoolStats, Sweep};
 use turnkv_proto::{Error, NamespaceId};
@@ -32,6 +33,8 @@ pub(crate) struct Report {
     pub(crate) pool: PoolStats,
     /// What is to be known of the page memory; empty when all is well.
     pub(crate) dram_note: String,
+    /// Who keeps page memory for the next start; empty: nobody.
+    pub(crate) kept: String,
     /// The NVMe tier, where there is one, and why it is out of service, if it is.
     pub(crate) nvme: Option<(Usage, Option<String>)>,
     /// By which fabrics pages go to and from other hosts; none: no door for them is open.
@@ -56,6 +59,7 @@ impl Engine {
         Report {
             pool: self.decide().pool.stats(),
             dram_note: self.slabs.note(),
+            kept: self.outliving.as_ref().and_then(Outliving::describe).unwrap_or_default(),
             nvme: self.nvme.as_ref().map(|nvme| (nvme.usage(), nvme.poisoned())),
             fabrics: if self.settings.tcp.is_some() {
                 self.remote.fabrics(self.slabs.dram.regions().len())

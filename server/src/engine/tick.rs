@@ -38,12 +38,18 @@ impl Engine {
         let now = self.now();
         for client in self.clients.take_gone() {
             tracing::info!(client = client.0, "a client's process is gone: its leases end");
-            drop(self.decide_in_slices(|core| core.pool.client_gone(client, now)));
+            let mut core = self.decide_in_slices(|core| core.pool.client_gone(client, now));
+            if let Some(table) = &mut core.slot_table {
+                table.forget(client);
+            }
         }
         drop(self.decide_in_slices(|core| core.pool.expire(now)));
         self.decide().pool.maintain(now);
         self.clear_namespaces();
         self.renew_postponed();
+        if let Some(outliving) = &self.outliving {
+            outliving.follow(self.clock.now(), &self.slabs.dram);
+        }
         self.pump_prefetches();
         self.check_nvme_health();
         self.follow_capacity(now);

@@ -7,6 +7,7 @@ use crate::access::Guest;
 use crate::catalog::{Catalog, Owner};
 use crate::clock::Clock;
 use crate::engine::Engine;
+use crate::engine::memory::Memory;
 use crate::engine::reclaim::Next;
 use crate::engine::remotes::nics::Nics;
 use crate::engine::start::{KeptOnDisk, Parts, packing};
@@ -65,8 +66,13 @@ impl Server {
             found.extend(on_disk.recovered.iter().map(|extent| (extent.meta.namespace, extent.meta.hash)));
             kept = Some(on_disk);
         }
-        let parts =
-            Parts { dram, kept, clock: Clock::Simulated(Arc::clone(time)), instance, nics: Nics::default() };
+        let parts = Parts {
+            memory: Memory::of_this_process(dram),
+            kept,
+            clock: Clock::Simulated(Arc::clone(time)),
+            instance,
+            nics: Nics::default(),
+        };
         let (engine, guest) = (Engine::assemble(settings, parts)?, Guest::of_everything());
         Ok(Server { engine, guest, found: Arc::new(found) })
     }

@@ -1,8 +1,8 @@
 //! How large a simulated server is. Owns: the step from a shape to settings. Must not know: what is simulated with it.
 
 use crate::config::{
-    Access, ArchiveConfig, Dram, Limits, Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Remote, Settings,
-    Tls, Verify,
+    Access, ArchiveConfig, Dram, Keep, Limits, Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Remote,
+    Settings, Tls, Verify,
 };
 use crate::limits::REMOTE_INFLIGHT_BYTES_MIN;
 use std::path::PathBuf;
@@ -48,6 +48,7 @@ impl Shape {
             access: Access::default(),
             remote: Remote::default(),
             archive: ArchiveConfig::default(),
+            keep: Keep::nobody(),
             verify: Verify::Tiers,
             policy: match self.policy {
                 0 => Policy::Session,

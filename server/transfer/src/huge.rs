@@ -125,6 +125,19 @@ pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), Col
         // SAFETY: inside the mapping, which the caller has to itself.
         unsafe { base.as_ptr().add(offset).write_volatile(0) };
     }
+    // SAFETY: the range is the caller's mapping.
+    unsafe { collapse_again(base, bytes) }
+}
+
+/// The same for a memfd that is in use: no byte of it changes, and what lies in huge pages already stays there.
+///
+/// # Safety
+/// `[base, base + bytes)` is a shared mapping of a memfd.
+pub(crate) unsafe fn collapse_again(base: NonNull<u8>, bytes: usize) -> Result<(), CollapseError> {
+    let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if whole == 0 {
+        return Err(CollapseError::TooSmall { bytes });
+    }
     // SAFETY: the range is the caller's mapping; collapsing changes no byte.
     let result = unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
     if result == 0 {

@@ -65,7 +65,7 @@ pub use page::{Claimed, Page, PageMut};
 pub use peer::{Peer, peer_groups};
 pub use pieces::{PieceBuffers, free_heap_bytes, keep_heap, share_heaps, trim_heap};
 pub use plan::{CopyPlan, PageLayout, PlanError, Run, TensorShape, TensorView};
-pub use process::{Process, open_pidfd};
+pub use process::{Process, began, open_pidfd};
 pub use region::{Granted, HugePages, Region, RegionOptions, RegionReport};
 pub use slot::Slot;
 pub use span::Span;

@@ -55,6 +55,21 @@ impl Process {
         Ok(Some(rustix::fs::fstat(&self.pidfd)?.st_ino))
     }
 
+    /// The process with this number that began at this moment (see [`began`]). None: it is gone, whoever has its number now.
+    ///
+    /// # Errors
+    /// The system has no descriptor for it.
+    pub fn find(pid: i32, began_at: u32) -> io::Result<Option<Self>> {
+        let process = match Self::open(pid) {
+            Ok(process) => process,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // Looked at while its descriptor is held: one that lives now is the one that the descriptor is of.
+        let same = began(pid) == Some(began_at);
+        Ok(if same && !process.is_gone()? { Some(process) } else { None })
+    }
+
     /// Whether it has ended: no thread of it can write any memory any more.
     ///
     /// # Errors
@@ -76,6 +91,17 @@ impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+}
+
+/// When a process of this host began, in the kernel's ticks since the machine started, as far as 32 bits say. None: it is
+/// gone, or not visible from here.
+#[must_use]
+pub fn began(pid: i32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold any of them; the field is the 20th after it.
+    let (_, after) = text.rsplit_once(')')?;
+    let ticks: u64 = after.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    Some(ticks as u32)
 }
 
 /// A descriptor of the process `pid`, readable once it has ended.

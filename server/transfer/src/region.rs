@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use crate::claims::Claims;
-use crate::huge::{HUGE_PAGE_BYTES, ReservedError, collapse, map_shared};
+use crate::huge::{HUGE_PAGE_BYTES, ReservedError, collapse, collapse_again, map_shared};
 
 /// May a region use huge pages?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -134,6 +134,31 @@ impl Region {
         }
         let locked = if options.lock { region.lock() } else { Granted::NotAsked };
         Ok((Arc::new(region), RegionReport { huge, locked }))
+    }
+
+    /// Maps the region that another process, which is gone, made by the same options: its bytes are as that one left
+    /// them. Nothing is touched but what locking touches.
+    ///
+    /// # Errors
+    /// As [`Region::from_fd`]; `InvalidInput` also if its size is another one.
+    pub fn adopt(fd: OwnedFd, options: &RegionOptions) -> io::Result<(Arc<Self>, RegionReport)> {
+        let stat = rustix::fs::fstat(&fd)?;
+        if usize::try_from(stat.st_size).ok() != Some(options.bytes) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the kept region has another size"));
+        }
+        let is_reserved = usize::try_from(stat.st_blksize).is_ok_and(|block| block == HUGE_PAGE_BYTES);
+        let region = Self::from_fd(fd, options.bytes)?;
+        let huge = match options.huge_pages {
+            HugePages::Off => Granted::NotAsked,
+            HugePages::Auto if is_reserved => Granted::Yes,
+            HugePages::Auto => {
+                // SAFETY: the mapping was made above.
+                let collapsed = unsafe { collapse_again(region.base, region.bytes) };
+                collapsed.map_or_else(|why| Granted::No(why.to_string()), |()| Granted::Yes)
+            }
+        };
+        let locked = if options.lock { region.lock() } else { Granted::NotAsked };
+        Ok((region, RegionReport { huge, locked }))
     }
 
     /// Maps a region that another process made.

@@ -2,10 +2,11 @@
 //! sessions, NVMe.
 //!
 //! - `slots`: how slabs are cut, which slot is whose; `mapped_slots`: slots that are taken before their page
-//!   is known
+//!   is known; `found_slabs`: slabs that another process left, and what becomes of slots
 //! - `leases`: who holds which slots until when
 //! - `shares`: how much one client, one user and all may hold
 
+pub(crate) mod found_slabs;
 pub(crate) mod leases;
 mod mapped_slots;
 pub(crate) mod shares;

@@ -9,13 +9,17 @@
 //!   \-----------> RESERVED ------------------------/
 //!      reserve                 give up
 //! ```
+//! What another process left in a slot of a slab that was kept is FOUND until a page has it (USED) or it is dropped
+//! (FREE): `found_slabs`.
 
+mod changes;
 mod class;
 mod classes;
 mod departure;
 mod leaving;
 mod service;
 
+pub(crate) use changes::Changes;
 pub(crate) use class::SlotClass;
 pub(crate) use departure::{Kept, Leaving};
 pub(crate) use service::SlotGauges;
@@ -29,6 +33,8 @@ pub(crate) enum SlotState {
     Used,
     /// Under a held lease, before anybody knows what page it will hold.
     Reserved,
+    /// Another process left a page's bytes in it, which is not taken in yet.
+    Found,
     /// Its page is gone, but a lease or an operation in flight still holds it.
     Doomed,
 }
@@ -50,8 +56,8 @@ pub(crate) struct SlotMeta {
 pub(crate) struct Slab {
     /// The namespace it is (or was last) cut for.
     pub(super) class: u32,
-    tenant: u32,
-    generation: u32,
+    pub(super) tenant: u32,
+    pub(crate) generation: u32,
     /// Without memory, so out of service.
     pub(crate) retired: bool,
     /// Retired because DRAM is smaller now: not one of its slabs, until it grows again.
@@ -60,12 +66,14 @@ pub(crate) struct Slab {
     pub(super) leaving: bool,
     /// Being emptied: gives out no slots.
     pub(super) draining: bool,
-    free_head: u32,
+    pub(super) free_head: u32,
     pub(crate) used: u32,
     /// Slots under leases: until these end the slab cannot be emptied.
     pub(crate) leased: u32,
+    /// Times that processes have one of its slots mapped.
+    pub(crate) mapped: u32,
     /// When one of its pages was used last.
-    touched: u64,
+    pub(super) touched: u64,
     next: u32,
     prev: u32,
     pub(crate) metas: Vec<SlotMeta>,
@@ -75,10 +83,12 @@ pub(crate) struct Slab {
 pub(crate) struct Slots {
     slab_bytes: u64,
     stride: u32,
-    slabs: Vec<Slab>,
+    pub(super) slabs: Vec<Slab>,
     /// Slabs without pages.
-    empty: Vec<u32>,
-    classes: Vec<SlotClass>,
+    pub(super) empty: Vec<u32>,
+    /// Slabs without pages whose memory another process left: the last to be cut anew.
+    pub(super) aside: Vec<u32>,
+    pub(super) classes: Vec<SlotClass>,
     /// How many slabs there are to be.
     wanted: u32,
     /// Slabs that are absent.
@@ -93,12 +103,14 @@ pub(crate) struct Slots {
     draining: u32,
     /// Slots of it before this one are empty: none is given out again while it is being emptied.
     drained: u32,
-    used_bytes: u64,
+    pub(super) used_bytes: u64,
     leased_bytes: u64,
     pinned_bytes: u64,
     recuts: u64,
-    tick: u64,
+    pub(super) tick: u64,
     renewed: Vec<u32>,
+    /// Where somebody keeps a table of what slots hold.
+    pub(super) changes: Option<Changes>,
 }
 
 impl Slots {
@@ -108,6 +120,7 @@ impl Slots {
             stride: (slab_bytes / SLOT_ALIGN_BYTES) as u32,
             slabs: (0..slab_count).map(|_| Slab::new()).collect(),
             empty: (0..slab_count).rev().collect(),
+            aside: Vec::new(),
             classes: Vec::new(),
             wanted: slab_count,
             absent: 0,
@@ -122,6 +135,7 @@ impl Slots {
             recuts: 0,
             tick: 0,
             renewed: Vec::new(),
+            changes: None,
         }
     }
 
@@ -164,6 +178,7 @@ impl Slots {
         debug_assert_eq!(meta.state, SlotState::Used, "a page lets go once");
         meta.state = SlotState::Doomed;
         meta.owner = NONE;
+        self.note_change(slot);
         self.free_if_unheld(slot);
     }
 
@@ -190,6 +205,9 @@ impl Slots {
         self.classes[class].leased -= u64::from(last);
         self.slabs[(slot / self.stride) as usize].leased -= u32::from(last);
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
+        if last {
+            self.note_unleased(slot);
+        }
         self.free_if_unheld(slot);
     }
 
@@ -339,6 +357,10 @@ impl Slots {
         &mut self.slabs[(slot / self.stride) as usize].metas[(slot % self.stride) as usize]
     }
 
+    pub(super) fn slab_mut(&mut self, slab: u32) -> &mut Slab {
+        &mut self.slabs[slab as usize]
+    }
+
     fn coldest(&self, wanted: impl Fn(&Slab) -> bool) -> Option<(u32, u64)> {
         let in_use = |slab: &Slab| slab.used > 0 && !slab.draining && !slab.leaving && !slab.retired;
         let slabs = self.slabs.iter().enumerate().filter(|(_, slab)| in_use(slab) && wanted(slab));
@@ -359,8 +381,10 @@ impl Slots {
         };
         let best =
             self.empty.iter().enumerate().rev().min_by_key(|(_, slab)| cost(&self.slabs[**slab as usize]));
-        let at = best?.0;
-        let slab = self.empty.swap_remove(at);
+        let slab = match best.map(|(at, _)| at) {
+            Some(at) => self.empty.swap_remove(at),
+            None => self.give_up_aside()?,
+        };
         let this = &mut self.slabs[slab as usize];
         if this.class != class {
             self.recuts += u64::from(this.class != NONE);
@@ -378,6 +402,14 @@ impl Slots {
         this.class = class;
         self.classes[class as usize].slabs += 1;
         self.relink(slab);
+        Some(slab)
+    }
+
+    /// What was found in a slab is given up for whoever has no other: it gets fresh memory, for it was somebody's.
+    fn give_up_aside(&mut self) -> Option<u32> {
+        let slab = self.aside.pop()?;
+        self.slabs[slab as usize].generation += 1;
+        self.renewed.push(slab);
         Some(slab)
     }
 
@@ -405,7 +437,7 @@ impl Slots {
     }
 
     /// The slab is empty.
-    fn put_back(&mut self, slab: u32) {
+    pub(super) fn put_back(&mut self, slab: u32) {
         if self.is_linked(slab) {
             self.unlink(slab);
         }
@@ -432,7 +464,7 @@ impl Slots {
         this.class != NONE && (this.prev != NONE || self.classes[this.class as usize].partial == slab)
     }
 
-    fn relink(&mut self, slab: u32) {
+    pub(super) fn relink(&mut self, slab: u32) {
         if !self.has_room(slab) {
             return;
         }

@@ -72,6 +72,11 @@ impl Namespaces {
         self.places[usize::from(ns.0)].desc.id
     }
 
+    /// The id of the namespace that has a place now, be it that it retires.
+    pub(crate) fn id_at(&self, at: u16) -> NamespaceId {
+        self.places[usize::from(at)].desc.id
+    }
+
     /// What names the namespace that has a place now.
     pub(crate) fn index(&self, at: u16) -> NamespaceIndex {
         NamespaceIndex(at, self.places[usize::from(at)].life)

@@ -1,14 +1,17 @@
-//! Adoption: a namespace is opened, and what the segments have of it becomes part of the index. Owns: in
-//! which order, and which of it is whole. Must not know: segments, files.
+//! Adoption: a namespace is opened, and what the segments and the slabs of another process have of it becomes part of
+//! the index. Owns: in which order, and which of it is whole. Must not know: segments, files.
+//!
+//! A page that was found in DRAM is newer than any that was not. If NVMe has the same bytes, it is in both.
 //!
 //! What is found is put in order without the pool (`plan`: parents before children, what was written last
 //! comes last, for nothing else is known of its use), then taken in by steps. In between pages may be
 //! offloaded, strangers reclaimed: each page is looked at for itself, so a reader sees whole prefixes at any
 //! moment.
 
-use crate::ids::NamespaceIndex;
+use crate::ids::{NamespaceIndex, NvmePlace, SlotKey};
 use crate::limits::ADOPT_SHARDS_PER_CALL;
 use crate::namespaces::table::NamespaceDesc;
+use crate::nvme::found::{FoundSlab, FoundSlot};
 use crate::nvme::strangers::Stranger;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,9 +21,20 @@ use turnkv_proto::{BlockHash, NamespaceId};
 pub struct Adoption {
     ns: NamespaceIndex,
     id: NamespaceId,
+    /// Extents, in order of their places; then what is in slots, as if it were extents.
     found: Arc<[Stranger]>,
+    /// How many are extents.
+    extents: usize,
+    /// Slabs with pages of it, until these are taken in.
+    slabs: Vec<FoundSlab>,
     /// The extents of whole pages: all shards of a page side by side, parents before children.
     order: Vec<u32>,
+    /// The slots of these, where they are in DRAM.
+    slots: Vec<Option<SlotKey>>,
+    /// How many of these are of pages that were not looked at yet.
+    slots_left: usize,
+    /// Slots of which no page is made: it is not whole, or another copy of it is newer.
+    strays: Vec<SlotKey>,
     /// When the last page was written of those that hang together with each page.
     newest: Vec<u64>,
     shards: usize,
@@ -49,10 +63,28 @@ pub(crate) struct FoundPage {
 
 impl Adoption {
     /// What was found of a namespace, to be planned.
-    pub(crate) fn new(ns: NamespaceIndex, id: NamespaceId, found: Arc<[Stranger]>) -> Adoption {
-        let crowded_out = HashSet::new();
-        let (order, newest) = (Vec::new(), Vec::new());
-        Adoption { ns, id, found, order, newest, shards: 1, done: 0, adopted: 0, crowded_out }
+    pub(crate) fn new(
+        ns: NamespaceIndex,
+        id: NamespaceId,
+        found: Arc<[Stranger]>,
+        slabs: Vec<FoundSlab>,
+    ) -> Adoption {
+        Adoption {
+            ns,
+            id,
+            extents: found.len(),
+            found,
+            slabs,
+            order: Vec::new(),
+            slots: Vec::new(),
+            slots_left: 0,
+            strays: Vec::new(),
+            newest: Vec::new(),
+            shards: 1,
+            done: 0,
+            adopted: 0,
+            crowded_out: HashSet::new(),
+        }
     }
 
     /// Pages taken in so far.
@@ -64,19 +96,54 @@ impl Adoption {
     /// because it takes long.
     #[must_use]
     pub fn plan(mut self, desc: &NamespaceDesc) -> Adoption {
+        let keys: Vec<SlotKey> = self.slabs.iter().flat_map(FoundSlab::keys).collect();
+        if !keys.is_empty() {
+            let in_slots = self.slabs.iter().flat_map(|slab| &slab.slots).map(as_extent);
+            self.found = self.found.iter().copied().chain(in_slots).collect();
+        }
         let found = Arc::clone(&self.found);
         let fits = |stranger: &Stranger| is_sane(stranger, desc);
         let sorted = latest(&found, fits);
+        let on_nvme = if keys.is_empty() { Vec::new() } else { latest(&found[..self.extents], fits) };
+        let mut placed = vec![false; keys.len()];
         self.shards = usize::from(desc.shards);
         let pages = whole_pages(&sorted, &found, self.shards);
         let extents = |page: &FoundPage| &sorted[page.first..page.first + self.shards];
         let written = |page: &FoundPage| extents(page).iter().map(|at| found[*at as usize].sequence).max();
         let written: Vec<u64> = pages.iter().map(|page| written(page).unwrap_or(0)).collect();
         for (page, newest) in newest_last(&pages, written) {
-            self.order.extend_from_slice(extents(&pages[page]));
+            for at in extents(&pages[page]).iter().copied() {
+                let slot = (at as usize).checked_sub(self.extents);
+                self.order.push(slot.and_then(|_| twin(&found, &on_nvme, at)).unwrap_or(at));
+                self.slots.push(slot.map(|slot| keys[slot]));
+                slot.into_iter().for_each(|slot| placed[slot] = true);
+                self.slots_left += usize::from(slot.is_some());
+            }
             self.newest.push(newest);
         }
+        self.strays =
+            keys.into_iter().zip(placed).filter_map(|(key, placed)| (!placed).then_some(key)).collect();
         self
+    }
+
+    /// A slab with pages of it that is to be taken in next, before its pages are.
+    pub(crate) fn next_slab(&mut self) -> Option<FoundSlab> {
+        self.slabs.pop()
+    }
+
+    /// A slot of which no page is made.
+    pub(crate) fn next_stray(&mut self) -> Option<SlotKey> {
+        self.strays.pop()
+    }
+
+    /// The slots of the page that comes next, where its shards are in DRAM.
+    pub(crate) fn next_slots(&self) -> &[Option<SlotKey>] {
+        self.slots.get(self.done..self.done + self.shards).unwrap_or_default()
+    }
+
+    /// Whether one of the extents is one, and not only in a slot.
+    pub(crate) fn is_extent(&self, at: u32) -> bool {
+        (at as usize) < self.extents
     }
 
     /// When the last page was written of those that come next and hang together; none: there are no more.
@@ -116,6 +183,7 @@ impl Adoption {
             Adopted::CrowdedOut(page) => drop(self.crowded_out.insert(page)),
             Adopted::Not => {}
         }
+        self.slots_left -= self.next_slots().iter().flatten().count();
         self.done += self.shards;
     }
 
@@ -123,6 +191,38 @@ impl Adoption {
     pub(crate) fn has_more(&self) -> bool {
         self.done < self.order.len()
     }
+
+    /// Whether there may be slots that no page has and that are not given up yet.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.slots_left > 0 || !self.strays.is_empty()
+    }
+}
+
+/// What is in a slot was put there after whatever is only on NVMe was.
+const IN_DRAM: u64 = 1 << 63;
+
+fn as_extent(slot: &FoundSlot) -> Stranger {
+    Stranger {
+        hash: slot.hash,
+        parent: slot.parent,
+        shard: slot.shard,
+        shards: slot.shards,
+        tail_tokens: slot.tail_tokens,
+        bytes: slot.bytes,
+        checksum: slot.checksum,
+        place: NvmePlace { segment: 0, generation: 0, block: 0 },
+        sequence: slot.sequence | IN_DRAM,
+        leaving: false,
+    }
+}
+
+/// The extent with the same bytes of the same shard as a slot has.
+fn twin(found: &[Stranger], on_nvme: &[u32], slot: u32) -> Option<u32> {
+    let wanted = &found[slot as usize];
+    let name = |at: u32| (found[at as usize].hash, found[at as usize].shard);
+    let at = on_nvme.binary_search_by_key(&(wanted.hash, wanted.shard), |at| name(*at)).ok()?;
+    let twin = &found[on_nvme[at] as usize];
+    ((twin.checksum, twin.parent) == (wanted.checksum, wanted.parent)).then_some(on_nvme[at])
 }
 
 fn is_sane(stranger: &Stranger, desc: &NamespaceDesc) -> bool {

@@ -1,20 +1,44 @@
-//! Extents that were found at a start become pages, once their namespace is opened. Owns: what is taken in, page by
-//! page. Must not know: segments, files; the order (the adoption has it).
+//! What was found at a start, on NVMe and in slabs of another process, becomes pages once its namespace is opened. Owns:
+//! what is taken in, page by page. Must not know: segments, files; the order (the adoption has it).
 
-use crate::ids::{NONE, NamespaceIndex, Now};
+use crate::ids::{NONE, NamespaceIndex, Now, SlotKey};
 use crate::limits::STRANGERS_MS_MAX;
+use crate::memory::found_slabs::TakenIn;
 use crate::namespaces::table::Namespaces;
 use crate::nvme::adoption::{Adopted, Adoption};
+use crate::nvme::found::FoundSlab;
 use crate::nvme::strangers::Stranger;
 use crate::store::Store;
 use turnkv_proto::NamespaceId;
 
 impl Store {
-    /// Begins to take in what NVMe has of a namespace that was just opened.
-    pub(crate) fn begin_adoption(&self, namespaces: &Namespaces, ns: NamespaceIndex) -> Option<Adoption> {
+    /// Begins to take in what was found of a namespace that was just opened.
+    pub(crate) fn begin_adoption(&mut self, namespaces: &Namespaces, ns: NamespaceIndex) -> Option<Adoption> {
         let id = namespaces.get(ns)?.id;
-        let found = self.nvme.strangers_of(&id)?;
-        Some(Adoption::new(ns, id, found))
+        let (on_nvme, slabs) = (self.nvme.strangers_of(&id), self.found.take(&id));
+        if on_nvme.is_none() && slabs.is_empty() {
+            return None;
+        }
+        Some(Adoption::new(ns, id, on_nvme.unwrap_or_default(), slabs))
+    }
+
+    /// A slab that another process left is the namespace's of its pages from now on. `held`: slots that somebody may still
+    /// be writing, ascending; the caller leases them. False: it serves others by now.
+    pub(crate) fn take_in(&mut self, ns: u16, slab: &FoundSlab, held: &[u32]) -> bool {
+        if !self.slots.is_aside(slab.slab) {
+            return false;
+        }
+        let per_slab = self.slots.class_at(ns).per_slab;
+        let free = |slot: &u32| *slot < per_slab && held.binary_search(slot).is_err();
+        let found: Vec<u32> = slab.slots.iter().map(|slot| slot.slot).filter(free).collect();
+        self.call.pass(u64::from(per_slab));
+        self.slots.take_in(slab.slab, u32::from(ns), &TakenIn { found: &found, held });
+        true
+    }
+
+    /// Whether slabs wait for a namespace.
+    pub(crate) fn has_found(&self, id: &NamespaceId) -> bool {
+        self.found.wait_for(id)
     }
 
     /// Takes in some of the pages that were planned, of those trees whose last page was written no later than
@@ -23,15 +47,22 @@ impl Store {
         let (ns, id) = adoption.namespace();
         let open = namespaces.get(ns).is_some_and(|desc| desc.id == id);
         for _ in 0..adoption.pages_per_call() {
-            if adoption.next_newest().is_some_and(|newest| newest > until) {
+            if open && adoption.next_newest().is_some_and(|newest| newest > until) {
                 return true;
             }
-            let Some(shards) = adoption.next_shards() else { break };
+            let Some(shards) = adoption.next_shards() else {
+                let Some(stray) = adoption.next_stray() else { break };
+                self.drop_found(stray);
+                continue;
+            };
             let adopted = if open { self.adopt_page(ns.0, adoption, shards) } else { Adopted::Not };
+            if !matches!(adopted, Adopted::Visible) {
+                adoption.next_slots().iter().flatten().for_each(|slot| self.drop_found(*slot));
+            }
             self.tally.crowded_out += u64::from(matches!(adopted, Adopted::CrowdedOut(_)));
             adoption.note(adopted);
         }
-        let more = open && adoption.has_more();
+        let more = open && adoption.has_more() || adoption.has_slots();
         if !more {
             self.nvme.doom_strangers(&id);
         }
@@ -40,9 +71,8 @@ impl Store {
 
     /// A page whose parent is here, and which is not, is visible from now on.
     fn adopt_page(&mut self, ns: u16, adoption: &Adoption, shards: &[u32]) -> Adopted {
-        let ((_, id), first) = (adoption.namespace(), *adoption.extent(shards[0]));
-        let there = shards.iter().all(|at| self.nvme.has_stranger(&id, *at as usize));
-        if !there || !self.nvme.is_alive() || self.pages.find(ns, &first.hash).is_some() {
+        let first = *adoption.extent(shards[0]);
+        if self.pages.find(ns, &first.hash).is_some() {
             return Adopted::Not;
         }
         if first.parent.is_some_and(|parent| adoption.is_crowded_out(&parent)) {
@@ -50,23 +80,73 @@ impl Store {
         }
         let parent = first.parent.map_or(Some(NONE), |hash| self.pages.find_visible(ns, &hash));
         let Some(parent) = parent else { return Adopted::Not };
+        let on_nvme = self.is_found_on_nvme(adoption, shards, parent);
+        let slots: Vec<Option<u32>> =
+            adoption.next_slots().iter().map(|slot| self.found_slot(*slot)).collect();
+        if !on_nvme && !slots.iter().all(Option::is_some) {
+            return Adopted::Not;
+        }
         if self.pages.len() >= self.config.limits.pages_max {
             return Adopted::CrowdedOut(first.hash);
         }
         let index = self.pages.insert(ns, first.hash, parent);
         self.pages.set_tail_tokens(index, first.tail_tokens);
-        for at in shards {
-            let Some(stranger) = self.nvme.take_stranger(&id, *at as usize) else { continue };
-            self.set_place(index, stranger.shard, stranger.place);
-            self.pages.expect_checksum(index, stranger.shard, stranger.checksum);
+        for (at, slot) in shards.iter().zip(&slots) {
+            let found = *adoption.extent(*at);
+            if on_nvme {
+                self.set_found_place(index, adoption, *at);
+            }
+            self.pages.expect_checksum(index, found.shard, found.checksum);
+            if let Some(slot) = *slot {
+                self.slots.give_found(slot, index, found.shard);
+                self.pages.grant(index, found.shard, slot);
+                self.pages.fill(index, found.shard, found.checksum);
+                self.tally.found += 1;
+            }
         }
-        self.promise(index); // whether somebody was told of it is not known any more
+        if on_nvme {
+            self.promise(index); // whether somebody was told of it is not known any more
+        }
         self.settle(index);
         self.settle_durable(index);
-        if first.leaving {
+        if first.leaving && slots.iter().all(Option::is_none) {
             self.leave_again(index);
         }
         Adopted::Visible
+    }
+
+    /// Whether NVMe has all shards of a page still, and what it hangs on.
+    fn is_found_on_nvme(&self, adoption: &Adoption, shards: &[u32], parent: u32) -> bool {
+        let (_, id) = adoption.namespace();
+        let there = |at: &u32| adoption.is_extent(*at) && self.nvme.has_stranger(&id, *at as usize);
+        let reachable = parent == NONE || !self.nvme.is_off(&self.pages, parent);
+        self.nvme.is_alive() && reachable && shards.iter().all(there)
+    }
+
+    fn set_found_place(&mut self, index: u32, adoption: &Adoption, at: u32) {
+        let (_, id) = adoption.namespace();
+        if let Some(stranger) = self.nvme.take_stranger(&id, at as usize) {
+            self.set_place(index, stranger.shard, stranger.place);
+        }
+    }
+
+    /// A slot that holds what was found in it, as a number.
+    fn found_slot(&self, slot: Option<SlotKey>) -> Option<u32> {
+        let slot = slot.map(|key| self.slots.number(key.slab, key.slot))?;
+        self.slots.is_found(slot).then_some(slot)
+    }
+
+    fn drop_found(&mut self, slot: SlotKey) {
+        self.call.step();
+        self.slots.drop_found(self.slots.number(slot.slab, slot.slot));
+    }
+
+    /// A slab begins with memory of this generation; with what another process left in it, if it did.
+    pub(crate) fn begin_slab(&mut self, slab: u32, generation: u32, found: Option<FoundSlab>) {
+        self.slots.begin_slab(slab, generation, found.is_some());
+        if let Some(found) = found {
+            self.found.keep(found);
+        }
     }
 
     /// Takes all that was found on NVMe at start, before any namespace is open.

@@ -237,12 +237,18 @@ impl Store {
                 pinned_bytes += if held > 0 || ios > 0 { bytes } else { 0 };
                 ensure!(meta.leases == held, "slot {slot} has {held} leases, {} counted", meta.leases);
                 ensure!(u32::from(meta.ios) == ios, "slot {slot} has {ios} operations, {} counted", meta.ios);
-                ensure!(meta.state == SlotState::Used || held > 0 || ios > 0, "slot {slot} is lost");
+                let has_bytes = matches!(meta.state, SlotState::Used | SlotState::Found);
+                ensure!(has_bytes || held > 0 || ios > 0, "slot {slot} is lost");
+                ensure!(
+                    meta.state != SlotState::Found || held == 0 && ios == 0,
+                    "slot {slot} is found and held"
+                );
             }
             ensure!(used == this.used, "slab {slab} has {used} slots in use, {} counted", this.used);
             ensure!(leased == this.leased, "slab {slab} has {leased} leased slots, {} counted", this.leased);
             let empty = self.slots.empty().contains(&(slab as u32));
-            ensure!(empty == (used == 0 && !this.retired), "slab {slab} is in the wrong place");
+            let aside = self.slots.is_aside(slab as u32);
+            ensure!(empty == (used == 0 && !this.retired && !aside), "slab {slab} is in the wrong place");
         }
         self.check_leaving()?;
         ensure!(leases.is_empty(), "leases hold slots that do not exist");

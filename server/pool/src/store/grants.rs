@@ -1,7 +1,7 @@
 //! Slots under leases: how they are filled and given up. Owns: these steps. Must not know: whose a lease is, and
 //! what it is for.
 
-use crate::ids::NONE;
+use crate::ids::{ClientId, NONE};
 use crate::index::flags::FILLED;
 use crate::index::list_id::Position;
 use crate::memory::leases::LeaseItem;
@@ -18,6 +18,9 @@ impl Store {
     /// Tokens of a page that is a partial tail; 0: it is a full one.
     pub(crate) fn set_tail_tokens(&mut self, index: u32, tokens: u32) {
         self.pages.set_tail_tokens(index, tokens);
+        for cell in self.pages.cells(index).iter().filter(|cell| cell.has(FILLED)) {
+            self.slots.note_change(cell.slot);
+        }
     }
 
     /// A lease holds a slot.
@@ -43,6 +46,7 @@ impl Store {
         self.slots.adopt(slot, index, shard);
         self.pages.grant(index, shard, slot);
         self.pages.fill(index, shard, checksum);
+        self.slots.note_change(slot);
         self.settle(index);
         self.await_shards(index);
     }
@@ -56,6 +60,7 @@ impl Store {
             return false;
         }
         self.pages.fill(index, shard, checksum);
+        self.slots.note_change(item.slot);
         self.settle(index);
         true
     }
@@ -71,6 +76,21 @@ impl Store {
                 self.prune(index, Search::NONE);
             }
         }
+    }
+
+    /// A client may write these slots from now on, as long as its lease on them lasts.
+    pub(crate) fn note_writer(&mut self, items: &[LeaseItem], client: ClientId) {
+        items.iter().for_each(|item| self.slots.note_writer(item.slot, client));
+    }
+
+    /// A process has these slots mapped from now on, or no longer.
+    pub(crate) fn map_slots(&mut self, items: &[LeaseItem], mapped: bool) {
+        items.iter().for_each(|item| self.slots.map(item.slot, mapped));
+    }
+
+    /// The same for slots that were reserved for a lease whose slots are mapped.
+    pub(crate) fn map_reserved(&mut self, slots: &[u32]) {
+        slots.iter().for_each(|slot| self.slots.map(*slot, true));
     }
 
     /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.

@@ -11,8 +11,9 @@
 //! - `admission`: which pages are written; `writeback`: in which order; `durable`: those that somebody waits
 //!   for; `promote`: pages that are read back into DRAM
 //! - `space`: which pages leave NVMe when there is no room for all; `reclaim`: which extents of a segment are
-//!   worth their place; `pass`: how it is emptied of them; `adopt`: extents found at a start become pages
+//!   worth their place; `pass`: how it is emptied of them; `adopt`: what is found at a start becomes pages
 //! - `shrink`: slabs that are emptied for good, because DRAM is to be smaller
+//! - `records`: what each slot holds, for whoever keeps a table of that
 //! - `told`: what it hears of sessions, turns, namespaces and slabs
 //! - `check`: that it all adds up
 
@@ -31,6 +32,7 @@ pub(crate) mod pass;
 pub(crate) mod promote;
 pub(crate) mod protection;
 pub(crate) mod reclaim;
+pub(crate) mod records;
 mod residency;
 mod search;
 pub(crate) mod shrink;
@@ -53,6 +55,7 @@ use crate::ids::Now;
 use crate::index::arena::Pages;
 use crate::memory::slots::Slots;
 use crate::nvme::books::Nvme;
+use crate::nvme::found::FoundSlabs;
 use tally::Tally;
 
 /// Gauges and counters of what goes.
@@ -91,6 +94,8 @@ pub(crate) struct Store {
     turns: Turns,
     slots: Slots,
     nvme: Nvme,
+    /// What another process left in DRAM, until its namespace is open.
+    found: FoundSlabs,
 }
 
 impl Store {
@@ -109,6 +114,7 @@ impl Store {
             turns: Turns::default(),
             slots: Slots::new(config.slab_bytes, config.slab_count),
             nvme: Nvme::new(&config),
+            found: FoundSlabs::default(),
             config,
         }
     }

@@ -32,6 +32,7 @@ impl Store {
             return false;
         }
         self.pages.finish_promotion(index, shard);
+        self.slots.note_change(self.pages.cell(index, shard).slot);
         self.tally.promoted += 1;
         self.refresh(index, Position::Hot);
         true

@@ -16,6 +16,8 @@ pub(crate) struct Tally {
     pub(crate) dropped: u64,
     pub(crate) demoted: u64,
     pub(crate) promoted: u64,
+    /// Shards taken over in DRAM as another process left them.
+    pub(crate) found: u64,
     pub(crate) written: u64,
     pub(crate) written_bytes: u64,
     /// Pages that admission or the write budget kept off NVMe when they came.

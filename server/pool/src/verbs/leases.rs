@@ -14,6 +14,9 @@ impl Pool {
         if lease.kind == LeaseKind::Write {
             self.store.give_up_grants(&lease.items, lease.shards);
         }
+        if lease.kind.is_held() {
+            self.store.map_slots(&lease.items, false);
+        }
         for item in &lease.items {
             self.store.end_hold(item);
         }
@@ -31,6 +34,9 @@ impl Pool {
     /// Puts slots under a new lease.
     pub(super) fn insert_lease(&mut self, new: NewLease) -> LeaseId {
         let slot_bytes = self.store.slots().class_at(new.ns.0).slot_bytes;
+        if new.kind.is_write() {
+            self.store.note_writer(&new.items, new.client);
+        }
         self.leases.insert(new, slot_bytes)
     }
 

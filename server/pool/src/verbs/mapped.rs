@@ -270,7 +270,7 @@ impl Pool {
     ) -> Result<u64, PoolError> {
         self.store.tick(now);
         let held = self.leases.held(lease, client)?;
-        let shards = held.shards;
+        let (shards, held_kind) = (held.shards, held.kind);
         let ascends = |list: &[u32]| list.len() <= held.items.len() && list.is_sorted_by(|a, b| a < b);
         let known = |position: &u32| held.items.binary_search_by_key(position, |item| item.position).is_ok();
         if !ascends(positions) || !ascends(corrupt) || !positions.iter().chain(corrupt).all(known) {
@@ -283,9 +283,11 @@ impl Pool {
         if positions.is_empty() || positions.len() == held.items.len() {
             self.end_lease(lease);
         } else {
-            for item in self.leases.take_items(lease, positions) {
-                self.store.end_hold(&item);
+            let items = self.leases.take_items(lease, positions);
+            if held_kind.is_held() {
+                self.store.map_slots(&items, false);
             }
+            items.iter().for_each(|item| self.store.end_hold(item));
         }
         Ok(self.store.drop_corrupt(&bad, shards))
     }
@@ -295,6 +297,9 @@ impl Pool {
         let held = self.leases.held(lease, client).map_err(|_| NotHeld::Over)?;
         if !held.kind.is_held() && held.items.len() > self.room().held_room(client, held.ns) {
             return Err(NotHeld::TooMuch);
+        }
+        if !held.kind.is_held() {
+            self.store.map_slots(&held.items, true);
         }
         self.leases.renew(lease, self.deadline(now));
         Ok(())
@@ -308,8 +313,12 @@ impl Pool {
     /// Puts reserved slots under the lease asked for, a held one, or a new one. Returns the first position.
     fn lease_reserved(&mut self, ask: &ReserveAsk, slots: &[u32], now: Now) -> (Option<LeaseId>, u32) {
         if let Some(lease) = ask.lease {
-            let first = self.leases.get(lease, ask.client).map_or(0, |held| held.positions);
+            let held = self.leases.get(lease, ask.client);
+            let (first, is_held) = held.map_or((0, false), |held| (held.positions, held.kind.is_held()));
             self.leases.extend(lease, slots.iter().copied());
+            if is_held {
+                self.store.map_reserved(slots);
+            }
             return (Some(lease), first);
         }
         let item = |(at, slot): (usize, &u32)| LeaseItem { position: at as u32, slot: *slot, page: NO_PAGE };

@@ -213,6 +213,7 @@ impl Pool {
         }
         offloading.granted += items.len();
         if let Some(lease) = offloading.lease {
+            self.store.note_writer(&items, ask.client);
             self.leases.grow(lease, &items);
             return;
         }

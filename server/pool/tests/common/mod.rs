@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
 
 mod hold;
+mod kill;
 mod nvme;
 mod resize;
 
@@ -50,6 +51,11 @@ pub fn config(nvme: bool, kind: usize) -> PoolConfig {
         },
         policy: POLICIES[kind % POLICIES.len()],
     }
+}
+
+/// The namespaces of the world.
+pub fn descs() -> [NamespaceDesc; 3] {
+    [desc(1, "a", 8 << 10, 1), desc(2, "b", 12 << 10, 2), desc(3, "a", 9_000, 4)]
 }
 
 pub fn desc(at: u8, tenant: &str, shard_bytes: u64, shards: u16) -> NamespaceDesc {
@@ -104,6 +110,7 @@ pub struct Held {
 }
 
 pub struct World {
+    pub kind: usize,
     pub pool: Pool,
     pub nvme: bool,
     pub spaces: Vec<(NamespaceIndex, u16)>,
@@ -129,6 +136,10 @@ pub struct World {
     pub seen: BTreeMap<(LeaseId, u32), (Address, Content)>,
     /// Marks what was written into reserved slots.
     pub scribbles: usize,
+    /// What the table says that outlives the process.
+    pub table: kill::Table,
+    /// Write leases of earlier lives of the pool, whose clients may still write.
+    pub ghosts: Vec<Held>,
 }
 
 impl Held {
@@ -144,9 +155,10 @@ impl Held {
 impl World {
     pub fn new(nvme: bool, kind: usize) -> World {
         let mut pool = Pool::new(config(nvme, kind)).unwrap();
-        let open = [desc(1, "a", 8 << 10, 1), desc(2, "b", 12 << 10, 2), desc(3, "a", 9_000, 4)];
-        let spaces = open.map(|desc| (pool.open_namespace(desc.clone()).unwrap(), desc.shards)).to_vec();
+        pool.tell_slots();
+        let spaces = descs().map(|desc| (pool.open_namespace(desc.clone()).unwrap(), desc.shards)).to_vec();
         World {
+            kind,
             pool,
             nvme,
             spaces,
@@ -165,6 +177,8 @@ impl World {
             notes: Vec::new(),
             seen: BTreeMap::new(),
             scribbles: 0,
+            table: kill::Table::default(),
+            ghosts: Vec::new(),
         }
     }
 
@@ -192,6 +206,15 @@ impl World {
                 assert!(late || !self.overlaps(slot, *other), "{slot:?} is still under {id:?}: {held:?}");
             }
         }
+        for ghost in &self.ghosts {
+            for (_, _, other) in &ghost.slots {
+                let same_memory = self.address(slot).1 == other.1;
+                assert!(
+                    !same_memory || !self.overlaps(slot, *other),
+                    "{slot:?} may still be written by {ghost:?}"
+                );
+            }
+        }
         for (read, _, _) in &self.reads {
             assert_ne!(read.slot, slot, "a read into the slot is in flight");
         }
@@ -201,8 +224,9 @@ impl World {
     }
 
     fn take_actions(&mut self) {
-        let Effects { renew, notes, .. } = self.pool.take_effects();
+        let Effects { renew, notes, slots, slabs, .. } = self.pool.take_effects();
         self.notes.extend(notes);
+        self.table.write(&slots, &slabs);
         for SlabAction::Renew { slab, generation, tenant } in renew {
             let before = self.generations.insert(slab, generation).unwrap_or(0);
             assert!(generation > before, "a renewed slab has a new generation");
@@ -431,6 +455,7 @@ impl World {
 
     pub fn client_gone(&mut self, client: u64) {
         self.pool.client_gone(ClientId(client), self.now);
+        self.ghosts.retain(|ghost| ghost.client != ClientId(client));
         self.leases.retain(|_, held| held.client != ClientId(client));
         let leases = &self.leases;
         self.seen.retain(|(lease, _), _| leases.contains_key(lease));
@@ -455,6 +480,8 @@ impl World {
     /// What must hold between any two calls.
     pub fn verify(&mut self) {
         self.pool.check().unwrap_or_else(|broken| panic!("{broken}"));
+        self.take_actions();
+        self.verify_table();
         let (leases, now) = (&self.leases, self.now);
         self.pinned.retain(|(lease, _, _)| {
             leases.get(lease).is_some_and(|held| held.mapped || held.begun + 150 >= now)

@@ -41,6 +41,7 @@ pub(crate) fn reply(report: Report, notes: Vec<String>) -> wire::StatsReply {
         pins: pool.pins,
         corrupt_pages: report.corrupt_pages,
         fabrics: report.fabrics.iter().map(fabric).collect(),
+        kept: report.kept.clone(),
         tiers: tiers(report),
         notes,
     }

@@ -6,6 +6,7 @@ use crate::catalog::tests::Disk;
 use crate::clock::Clock;
 use crate::config;
 use crate::engine::lookup::PagesOf;
+use crate::engine::memory::Memory;
 use crate::engine::pin::{Pin, Unpin};
 use crate::engine::remotes::nics::Nics;
 use crate::engine::start::{KeptOnDisk, Parts};
@@ -56,7 +57,13 @@ impl World {
         let (nvme, recovered, _) = NvmeTier::open(wanted, dram.regions()).unwrap();
         let catalog = Catalog::open_with(Box::new(disk.clone()), Owner::any(), Clock::system()).unwrap();
         let kept = Some(KeptOnDisk::new(nvme, recovered, catalog));
-        let parts = Parts { dram, kept, clock: Clock::system(), instance: 1, nics: Nics::default() };
+        let parts = Parts {
+            memory: Memory::of_this_process(dram),
+            kept,
+            clock: Clock::system(),
+            instance: 1,
+            nics: Nics::default(),
+        };
         let engine = Engine::assemble(settings, parts).unwrap();
         let spec = Spec::opaque("m", 16, PAGE).check().unwrap();
         engine.open_namespace(&spec).unwrap();

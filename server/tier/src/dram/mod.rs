@@ -5,14 +5,19 @@
 //!
 //! A slab that changes its tenant is renewed: it gets a new memfd and a new generation, and the old one's
 //! pages go back to the system at once, even while an old client still maps them (it would see zeros).
+//!
+//! - `memory`: what the host can give; `places`: where slabs are found
+//! - [`table`]: what each slot holds, for the next process that has the slabs
 
 mod memory;
 mod places;
+pub mod table;
 
 use crate::errno::ErrnoClass;
 use crate::limits::{SLAB_THREADS_MAX, SLABS_MAX};
 use places::Places;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use turnkv_transfer::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};
@@ -106,12 +111,31 @@ struct Slab {
     generation: u32,
 }
 
+/// With what a slab begins.
+#[derive(Debug, Default)]
+pub struct SlabStart {
+    /// Of the memory: later ones are of a higher generation.
+    pub generation: u32,
+    /// The memory of a process that is gone; none: fresh memory.
+    pub kept: Option<OwnedFd>,
+}
+
 impl DramTier {
     /// Creates, touches and locks every slab. Takes as long as the system needs to clear so much memory.
     pub fn new(config: DramConfig) -> Result<(DramTier, DramReport), DramError> {
+        let starts = (0..config.slab_count.min(SLABS_MAX)).map(|_| SlabStart::default()).collect();
+        DramTier::start(config, starts)
+    }
+
+    /// The same with memory that was kept: one start a slab. Of memory that was kept nothing is touched.
+    pub fn start(config: DramConfig, starts: Vec<SlabStart>) -> Result<(DramTier, DramReport), DramError> {
         check(&config)?;
-        check_available(&config, config.slab_count)?;
-        let slabs = Places::of(create_all(&config)?);
+        if starts.len() != config.slab_count as usize {
+            return Err(DramError::Config("one start for each slab is needed".to_owned()));
+        }
+        let fresh = starts.iter().filter(|start| start.kept.is_none()).count();
+        check_available(&config, fresh as u32)?;
+        let slabs = Places::of(create_all(&config, starts)?);
         let tier = DramTier { config, slabs };
         let report = tier.report();
         Ok((tier, report))
@@ -264,20 +288,31 @@ fn check(config: &DramConfig) -> Result<(), DramError> {
 }
 
 fn create(config: &DramConfig, slab: u32) -> Result<(Arc<Region>, RegionReport), DramError> {
-    let options = RegionOptions {
+    let made = Region::create(&options(config, slab));
+    made.map_err(|source| DramError::Slab { slab, slab_bytes: config.slab_bytes, source })
+}
+
+fn adopt(config: &DramConfig, slab: u32, fd: OwnedFd) -> Result<(Arc<Region>, RegionReport), DramError> {
+    let adopted = Region::adopt(fd, &options(config, slab));
+    adopted.map_err(|source| DramError::Slab { slab, slab_bytes: config.slab_bytes, source })
+}
+
+fn options(config: &DramConfig, slab: u32) -> RegionOptions {
+    RegionOptions {
         bytes: config.slab_bytes as usize,
         huge_pages: config.huge_pages,
         touch: true,
         lock: config.lock,
         name: format!("turnkv-slab-{slab}"),
-    };
-    Region::create(&options).map_err(|source| DramError::Slab { slab, slab_bytes: config.slab_bytes, source })
+    }
 }
 
 /// Clearing memory is bound by one core's speed, so several threads create slabs.
-fn create_all(config: &DramConfig) -> Result<Vec<Slab>, DramError> {
+fn create_all(config: &DramConfig, starts: Vec<SlabStart>) -> Result<Vec<Slab>, DramError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
+    let generations: Vec<u32> = starts.iter().map(|start| start.generation).collect();
+    let starts: Vec<_> = starts.into_iter().map(|start| parking_lot::Mutex::new(start.kept)).collect();
     let made = parking_lot::Mutex::new(Vec::with_capacity(config.slab_count as usize));
     std::thread::scope(|scope| {
         for _ in 0..cores.min(SLAB_THREADS_MAX).min(config.slab_count as usize) {
@@ -287,7 +322,11 @@ fn create_all(config: &DramConfig) -> Result<Vec<Slab>, DramError> {
                     if slab >= config.slab_count as usize {
                         return;
                     }
-                    let result = create(config, slab as u32);
+                    let kept = starts[slab].lock().take();
+                    let result = match kept {
+                        Some(fd) => adopt(config, slab as u32, fd),
+                        None => create(config, slab as u32),
+                    };
                     let failed = result.is_err();
                     made.lock().push((slab, result));
                     if failed {
@@ -299,8 +338,9 @@ fn create_all(config: &DramConfig) -> Result<Vec<Slab>, DramError> {
     });
     let mut made = made.into_inner();
     made.sort_by_key(|(slab, _)| *slab);
-    let slab = |(region, report)| Slab { region: Some(region), report, generation: 0 };
-    made.into_iter().map(|(_, result)| result.map(slab)).collect()
+    let slab =
+        |at: usize, (region, report)| Slab { region: Some(region), report, generation: generations[at] };
+    made.into_iter().map(|(at, result)| result.map(|made| slab(at, made))).collect()
 }
 
 #[cfg(test)]

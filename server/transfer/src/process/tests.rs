@@ -38,3 +38,16 @@ fn numbers_that_name_no_process_are_not_found() {
         assert_eq!(open_pidfd(pid).unwrap_err().kind(), io::ErrorKind::NotFound, "{pid}");
     }
 }
+
+#[test]
+fn a_process_is_found_by_its_number_and_its_begin_only() {
+    let own = std::process::id() as i32;
+    let when = super::began(own).unwrap();
+    assert!(Process::find(own, when).unwrap().is_some());
+    assert!(Process::find(own, when.wrapping_add(1)).unwrap().is_none(), "another process had that number");
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let pid = child.id() as i32;
+    let began = super::began(pid).unwrap();
+    child.wait().unwrap();
+    assert!(Process::find(pid, began).unwrap().is_none(), "it is gone");
+}

@@ -5,7 +5,7 @@ pub(crate) struct SlotClass {
     pub(super) shard_bytes: u64,
     pub(crate) slot_bytes: u64,
     pub(crate) per_slab: u32,
-    pub(super) tenant: u32,
+    pub(in crate::memory) tenant: u32,
     /// First slab with a free slot.
     pub(super) partial: u32,
     /// Slabs with pages of this namespace.

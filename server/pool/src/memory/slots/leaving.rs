@@ -28,6 +28,7 @@ impl Slab {
             free_head: NONE,
             used: 0,
             leased: 0,
+            mapped: 0,
             touched: 0,
             next: NONE,
             prev: NONE,
@@ -205,16 +206,21 @@ impl Slots {
         self.empty.push(slab);
     }
 
-    /// Empty slabs that are not to leave.
+    /// Slabs without pages that are not to leave.
     pub(crate) fn spare(&self) -> u32 {
         let to_leave = self.surplus() as usize - self.leaving.len().min(self.surplus() as usize);
-        self.empty.len().saturating_sub(to_leave) as u32
+        self.uncut().saturating_sub(to_leave) as u32
+    }
+
+    /// Slabs without pages, those that wait for what was found in them included.
+    pub(crate) fn uncut(&self) -> usize {
+        self.empty.len() + self.aside.len()
     }
 
     /// Whether an empty slab may be cut for a namespace: one that has none yet may take one that is to leave, so that nobody
     /// is without while DRAM shrinks.
     pub(super) fn may_cut(&self, class: u32) -> bool {
-        self.spare() > 0 || self.classes[class as usize].slabs == 0 && !self.empty.is_empty()
+        self.spare() > 0 || self.classes[class as usize].slabs == 0 && self.uncut() > 0
     }
 
     /// An empty slab is absent from now on.

@@ -71,6 +71,7 @@ impl Slots {
             self.unlink(slab);
         }
         self.empty.retain(|other| *other != slab);
+        self.aside.retain(|other| *other != slab);
         self.renewed.retain(|other| *other != slab);
         self.slabs[slab as usize].retired = true;
     }

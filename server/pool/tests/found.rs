@@ -1,0 +1,129 @@
+//! What another process left in DRAM is the next one's. Owns: the cases that random operations seldom meet. Must not know: memory,
+//! the pool's insides.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::World;
+use turnkv_pool::*;
+
+fn filled(nvme: bool) -> World {
+    let mut world = World::new(nvme, 0);
+    world.offload(0, 4, 8, (0, 0), 1, None);
+    world.commit(0, 0);
+    world.offload(1, 4, 8, (0, 1), 2, None);
+    world.commit(0, 0);
+    world.verify();
+    world
+}
+
+#[test]
+fn pages_come_back_to_the_slots_they_were_in_and_nothing_is_read() {
+    for nvme in [false, true] {
+        let mut world = filled(nvme);
+        let before = world.pool.stats();
+        assert!(before.dram.pages >= 8, "{before:?}");
+        world.kill();
+        world.verify();
+        let after = world.pool.stats();
+        assert_eq!((after.dram.pages, after.dram.used_bytes), (before.dram.pages, before.dram.used_bytes));
+        assert!(after.found_shards > after.dram.pages, "{after:?}");
+        assert_eq!((after.found_slabs, after.promoted_shards), (0, 0));
+        // What was not written yet is to be written again.
+        assert_eq!(after.dirty_bytes, if nvme { before.dirty_bytes } else { 0 });
+        world.kill();
+        assert_eq!(world.pool.stats().dram.pages, before.dram.pages, "and once more");
+    }
+}
+
+#[test]
+fn what_is_on_nvme_as_well_is_in_both_and_is_not_written_again() {
+    let mut world = filled(true);
+    world.start_writes(1 << 30);
+    while !world.writes.is_empty() {
+        world.finish_write(0, false);
+    }
+    world.verify();
+    world.kill();
+    world.verify();
+    let stats = world.pool.stats();
+    assert!(stats.dram.pages >= 8, "{stats:?}");
+    assert_eq!((stats.nvme.pages, stats.dirty_bytes), (stats.dram.pages, 0));
+    assert!(world.pool.next_writes(1 << 30, world.now).is_empty());
+}
+
+#[test]
+fn slots_that_a_client_may_still_write_are_nobody_elses_until_it_is_gone() {
+    let mut world = filled(false);
+    world.offload(0, 20, 1, (0, 0), 1, None);
+    world.offload(2, 20, 1, (0, 0), 2, None);
+    world.kill();
+    world.verify();
+    let quarantined = world.pool.stats().quarantined_bytes;
+    assert!(quarantined > 0, "{quarantined}");
+    world.client_gone(1);
+    world.client_gone(2);
+    world.verify();
+    let stats = world.pool.stats();
+    assert_eq!((stats.quarantined_bytes, stats.leases), (0, 0));
+}
+
+#[test]
+fn slabs_of_namespaces_that_nobody_opens_are_the_last_to_serve_others_and_get_fresh_memory() {
+    let mut pool = Pool::new(common::config(false, 0)).unwrap();
+    pool.tell_slots();
+    let [desc, other, _] = common::descs();
+    let slot = |slot: u32| FoundSlot {
+        slot,
+        hash: common::hash(slot as usize),
+        parent: None,
+        shard: 0,
+        shards: 1,
+        tail_tokens: 0,
+        bytes: 8192,
+        checksum: 1,
+        sequence: 1,
+    };
+    for slab in 0..3 {
+        let slots = vec![slot(slab)];
+        pool.begin_slab(
+            slab,
+            7,
+            Some(FoundSlab { slab, generation: 7, namespace: desc.id, slots, held: vec![] }),
+        );
+    }
+    pool.begin_slab(3, 2, None);
+    assert_eq!((pool.stats().found_slabs, pool.stats().free_slabs), (3, 4));
+    pool.check().unwrap();
+    let ns = pool.open_namespace(other).unwrap();
+    let mut renewed = Vec::new();
+    for node in 0..18 {
+        // Each of one page, two shards of 12 KiB: five to a slab.
+        let hashes = [common::hash(node)];
+        let shards = turnkv_proto::Shards::new(0, 2).unwrap();
+        let ask = OffloadAsk {
+            ns,
+            session: None,
+            parent: None,
+            hashes: &hashes,
+            shards,
+            tail_tokens: 0,
+            client: ClientId(1),
+        };
+        let plan = pool.begin_offload(ask, 0).unwrap();
+        let Some(lease) = plan.lease else { break };
+        pool.commit_offload(lease, ClientId(1), &[(0, 1), (1, 1)], 0).unwrap();
+        renewed.extend(pool.take_effects().renew);
+        pool.check().unwrap();
+    }
+    let slabs: Vec<(u32, u32)> =
+        renewed.iter().map(|SlabAction::Renew { slab, generation, .. }| (*slab, *generation)).collect();
+    assert_eq!(slabs.len(), 3, "{slabs:?}");
+    assert!(slabs.iter().all(|(slab, generation)| *slab < 3 && *generation == 8), "{slabs:?}");
+    // Who comes too late finds nothing, and harms nothing.
+    let ns = pool.open_namespace(desc.clone()).unwrap();
+    let mut adoption = pool.begin_adoption(ns).unwrap().plan(&desc);
+    while pool.adopt(&mut adoption, u64::MAX) {}
+    pool.check().unwrap();
+    assert_eq!((adoption.adopted(), pool.stats().found_shards), (0, 0));
+}

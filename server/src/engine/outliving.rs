@@ -1,0 +1,163 @@
+//! What makes page memory outlive the process while it serves: the slot table is written as slots change, and a keeper has the
+//! descriptors. Owns: both, and trying again when the keeper is lost. Must not know: what a start makes of it (`memory`).
+
+use crate::keep::link::Keeper;
+use crate::limits::KEEP_RETRY;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use turnkv_pool::{ClientId, SlabChange, SlotChange, SlotRecord};
+use turnkv_tier::dram::DramTier;
+use turnkv_tier::dram::table::{Holder, SlotEntry, SlotTable};
+use turnkv_transfer::Region;
+
+/// Writes the slot table, under the pool's lock: what it says is never later than what others may do.
+pub(crate) struct SlotTableWriter {
+    table: SlotTable,
+    /// The processes of clients: who else may write a slot is this process.
+    holders: BTreeMap<ClientId, Holder>,
+}
+
+/// The keeper of the descriptors.
+pub(crate) struct Outliving {
+    keeper: Keeper,
+    table: OwnedFd,
+    /// After the keeper was lost, not tried again before.
+    retry_at: Mutex<Duration>,
+}
+
+impl SlotTableWriter {
+    /// Writes this table.
+    pub(super) fn new(table: SlotTable) -> SlotTableWriter {
+        SlotTableWriter { table, holders: BTreeMap::new() }
+    }
+
+    /// A client is this process.
+    pub(super) fn introduce(&mut self, client: ClientId, holder: Holder) {
+        self.holders.insert(client, holder);
+    }
+
+    /// A client is gone, and so are its leases.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        self.holders.remove(&client);
+    }
+
+    /// Notes what became of slots and slabs.
+    pub(super) fn write(&mut self, slots: &[SlotChange], slabs: &[SlabChange]) {
+        for SlotChange { slot, record, writer } in slots {
+            match record {
+                Some(record) => self.table.seal(slot.slab, slot.slot, &entry(record)),
+                None => self.table.void(slot.slab, slot.slot),
+            }
+            let holder = writer.and_then(|client| self.holders.get(&client).copied());
+            self.table.hold(slot.slab, slot.slot, holder);
+        }
+        for SlabChange { slab, mapped } in slabs {
+            self.table.map(*slab, *mapped);
+        }
+    }
+}
+
+impl Outliving {
+    /// The descriptors of a table and of slabs are this keeper's to keep.
+    pub(super) fn new(keeper: Keeper, table: OwnedFd) -> Outliving {
+        Outliving { keeper, table, retry_at: Mutex::default() }
+    }
+
+    /// Has everything kept.
+    pub(super) fn keep_all(&self, dram: &DramTier) {
+        let keep = || -> io::Result<()> {
+            self.keeper.keep(TABLE_NAME, self.table.as_fd())?;
+            for slab in 0..dram.slab_count() {
+                let Some((region, generation)) = dram.region(slab) else { continue };
+                self.keeper.keep(&slab_name(slab, generation), region.fd())?;
+            }
+            Ok(())
+        };
+        self.say(keep());
+    }
+
+    /// A slab is about to have other memory than this.
+    pub(super) fn let_go(&self, slab: u32, generation: u32) {
+        self.say(self.keeper.drop_kept(&slab_name(slab, generation)));
+    }
+
+    /// A slab has this memory from now on.
+    pub(super) fn keep(&self, slab: u32, generation: u32, region: &Region) {
+        self.say(self.keeper.keep(&slab_name(slab, generation), region.fd()));
+    }
+
+    /// Descriptors that are kept; 0: nobody keeps any.
+    pub(super) fn count(&self) -> usize {
+        self.keeper.count()
+    }
+
+    /// Who keeps, and for how long; none: nobody.
+    pub(super) fn describe(&self) -> Option<String> {
+        self.keeper.describe()
+    }
+
+    /// What an operator should know.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let path = self.keeper.path().display();
+        (self.keeper.count() == 0).then(|| {
+            format!(
+                "nobody keeps DRAM for the next start: see that `turnkv keep` can run and listen at {path}"
+            )
+        })
+    }
+
+    /// Has everything kept again if the keeper is gone.
+    pub(super) fn follow(&self, now: Duration, dram: &DramTier) {
+        if !self.keeper.is_gone() || now < *self.retry_at.lock() {
+            return;
+        }
+        *self.retry_at.lock() = now + KEEP_RETRY;
+        match self.keeper.connect_again() {
+            Err(error) => tracing::warn!(%error, "page memory is not kept for the next start: tried again"),
+            Ok(kept) => {
+                for name in kept.keys() {
+                    self.say(self.keeper.drop_kept(name));
+                }
+                self.keep_all(dram);
+                tracing::info!("page memory is kept again");
+            }
+        }
+    }
+
+    fn say(&self, kept: io::Result<()>) {
+        if let Err(error) = kept {
+            tracing::warn!(%error, "page memory is not kept for the next start");
+        }
+    }
+}
+
+/// The name of the slot table's descriptor.
+pub(super) const TABLE_NAME: &str = "slot-table";
+
+/// The name of a slab's descriptor.
+pub(super) fn slab_name(slab: u32, generation: u32) -> String {
+    format!("slab-{slab}-{generation}")
+}
+
+/// Which slab's, and of which generation, a descriptor of this name is.
+pub(super) fn slab_of_name(name: &str) -> Option<(u32, u32)> {
+    let (slab, generation) = name.strip_prefix("slab-")?.split_once('-')?;
+    Some((slab.parse().ok()?, generation.parse().ok()?))
+}
+
+fn entry(record: &SlotRecord) -> SlotEntry {
+    SlotEntry {
+        namespace: record.namespace,
+        hash: record.hash,
+        parent: record.parent,
+        shard: record.shard,
+        shards: record.shards,
+        tail_tokens: record.tail_tokens,
+        bytes: record.bytes,
+        checksum: record.checksum,
+        generation: record.generation,
+    }
+}

@@ -1,0 +1,228 @@
+//! The server's end of its keeper: what it keeps for us, and what it kept for the server before. Owns: finding or starting a keeper,
+//! the calls to it, and noticing that it is gone. Must not know: what the descriptors are of.
+
+use super::frames::{DONE, DROP, HELLO, KEEP, KEPT, hello, wrong};
+use crate::limits::{KEEP_CALL_WAIT, KEEP_SERVER_WAIT, KEEP_START_PAUSE, KEEP_START_WAIT};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use turnkv_transfer::{FLAG_FAILURE, LocalSocket};
+
+/// A keeper, and what it keeps for this server.
+pub(crate) struct Keeper {
+    path: PathBuf,
+    without_server: Duration,
+    link: Mutex<Link>,
+}
+
+/// What a keeper kept for the server before.
+pub(crate) struct Kept {
+    /// It keeps for us from now on.
+    pub(crate) keeper: Keeper,
+    /// By name.
+    pub(crate) descriptors: BTreeMap<String, OwnedFd>,
+}
+
+struct Link {
+    /// None: the keeper is gone.
+    socket: Option<LocalSocket>,
+    /// Names of what it keeps.
+    names: BTreeSet<String>,
+    /// The keeper that this server started last: reaped here when it ends.
+    started: Option<Child>,
+}
+
+impl Keeper {
+    /// Finds the keeper at a socket, or starts one.
+    ///
+    /// # Errors
+    /// None can be started, it is another user's, or another server has it.
+    pub(crate) fn connect(path: PathBuf, without_server: Duration) -> io::Result<Kept> {
+        let link = Link { socket: None, names: BTreeSet::new(), started: None };
+        let keeper = Keeper { path, without_server, link: Mutex::new(link) };
+        let descriptors = keeper.connect_again()?;
+        Ok(Kept { keeper, descriptors })
+    }
+
+    /// The same after the keeper was lost. Returns what the one that is there now keeps.
+    ///
+    /// # Errors
+    /// As [`Keeper::connect`].
+    pub(crate) fn connect_again(&self) -> io::Result<BTreeMap<String, OwnedFd>> {
+        let mut link = self.link.lock();
+        let deadline = Instant::now() + KEEP_START_WAIT;
+        let socket = loop {
+            match LocalSocket::connect(&self.path, deadline) {
+                Ok(socket) => break socket,
+                Err(error) if !is_absent(&error) || Instant::now() >= deadline => return Err(error),
+                Err(_) => {}
+            }
+            if !link.is_starting()? {
+                link.started = Some(start(&self.path, self.without_server)?);
+            }
+            std::thread::sleep(KEEP_START_PAUSE);
+        };
+        if socket.peer()?.uid != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "another user's process listens there",
+            ));
+        }
+        let kept = take_over(&socket, self.without_server)?;
+        link.names = kept.keys().cloned().collect();
+        link.socket = Some(socket);
+        Ok(kept)
+    }
+
+    /// Has a descriptor kept under a name.
+    ///
+    /// # Errors
+    /// It is not kept: the keeper is gone, or keeps too many already.
+    pub(crate) fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut link = self.link.lock();
+        link.call(KEEP, name, &[fd])?;
+        link.names.insert(name.to_owned());
+        Ok(())
+    }
+
+    /// Lets go of what is kept under a name.
+    ///
+    /// # Errors
+    /// The keeper is gone, and all that it kept with it.
+    pub(crate) fn drop_kept(&self, name: &str) -> io::Result<()> {
+        let mut link = self.link.lock();
+        if !link.names.remove(name) {
+            return Ok(());
+        }
+        link.call(DROP, name, &[])
+    }
+
+    /// Names of what is kept.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.link.lock().names.iter().cloned().collect()
+    }
+
+    /// Whether nothing is kept any more, because the keeper is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        let mut link = self.link.lock();
+        let gone = link.socket.as_ref().is_none_or(|socket| socket.peer_is_gone().unwrap_or(false));
+        if gone {
+            link.lose();
+        }
+        gone
+    }
+
+    /// How many descriptors are kept.
+    pub(crate) fn count(&self) -> usize {
+        self.link.lock().names.len()
+    }
+
+    /// The process that keeps, and for how long without a server; none: it is gone.
+    pub(crate) fn describe(&self) -> Option<String> {
+        if self.is_gone() {
+            return None;
+        }
+        let link = self.link.lock();
+        let peer = link.socket.as_ref()?.peer().ok()?;
+        let seconds = self.without_server.as_secs();
+        Some(format!("process {} keeps DRAM for up to {seconds} s without a server", peer.pid))
+    }
+
+    /// Where it listens.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Link {
+    fn call(&mut self, verb: u8, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let called = match &self.socket {
+            None => Err(io::Error::new(io::ErrorKind::NotConnected, "the keeper is gone")),
+            Some(socket) => call(socket, verb, name, fds),
+        };
+        match called {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.lose();
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a keeper that this server started is under way.
+    fn is_starting(&mut self) -> io::Result<bool> {
+        let Some(child) = &mut self.started else { return Ok(false) };
+        let ended = child.try_wait()?;
+        if ended.is_some_and(|status| !status.success()) {
+            self.started = None;
+            return Err(io::Error::other("`turnkv keep` ended at once: run it by hand to see why"));
+        }
+        Ok(ended.is_none())
+    }
+
+    fn lose(&mut self) {
+        (self.socket, self.names) = (None, BTreeSet::new());
+    }
+}
+
+/// The outer error: the keeper is of no use any more. The inner one: it said no.
+fn call(socket: &LocalSocket, verb: u8, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<io::Result<()>> {
+    let deadline = Instant::now() + KEEP_CALL_WAIT;
+    socket.send_by(verb, 0, name.as_bytes(), fds, deadline)?;
+    let answer = socket.recv(Some(deadline))?;
+    if answer.verb != DONE {
+        return Err(wrong("the keeper answered something else"));
+    }
+    if answer.flags & FLAG_FAILURE == 0 {
+        return Ok(Ok(()));
+    }
+    let why = String::from_utf8_lossy(&answer.body).into_owned();
+    Ok(Err(io::Error::new(io::ErrorKind::QuotaExceeded, why)))
+}
+
+/// Says hello and takes what is kept. The server before us may take a moment to end.
+fn take_over(socket: &LocalSocket, without_server: Duration) -> io::Result<BTreeMap<String, OwnedFd>> {
+    socket.send_by(HELLO, 0, &hello(without_server), &[], Instant::now() + KEEP_CALL_WAIT)?;
+    let deadline = Instant::now() + KEEP_SERVER_WAIT;
+    let mut kept = BTreeMap::new();
+    loop {
+        let frame = socket.recv(Some(deadline)).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => io::Error::new(error.kind(), "another server has this keeper"),
+            _ => error,
+        })?;
+        match (frame.verb, frame.fd) {
+            (KEPT, Some(fd)) => {
+                let name = String::from_utf8(frame.body).map_err(|_| wrong("a name is no text"))?;
+                kept.insert(name, fd);
+            }
+            (DONE, _) => return Ok(kept),
+            _ => return Err(wrong("the keeper answered something else")),
+        }
+    }
+}
+
+/// Starts a keeper: this very program, in a process group of its own, so that what ends the server from a terminal does not end it.
+fn start(path: &Path, without_server: Duration) -> io::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .arg("keep")
+        .arg("--socket")
+        .arg(path)
+        .arg("--without-server-ms")
+        .arg(without_server.as_millis().to_string())
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+}
+
+/// Whether nobody listens.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}

@@ -1,0 +1,230 @@
+//! The slot table: what each slot of the slabs holds, in shared memory that outlives the process. Owns: writing it so
+//! that at any instant, the last one of a killed process included, each sealed entry names good bytes; reading what
+//! another process left. Must not know: why a slot's page comes or goes, who keeps the descriptor meanwhile.
+//!
+//! ```text
+//!           seal: body written, then its seal                void
+//!  (nothing) ---------------------------------> sealed --------------> (nothing)
+//! ```
+//! The order is by release fences: what a process stored before it was killed is there in the order of its stores. An
+//! entry is voided before its slot is anybody's to write, so whoever calls does so before the grant leaves.
+
+mod entry;
+mod format;
+
+pub use entry::{Geometry, Holder, SlotEntry, Unfit};
+use format::{BODY_AT, ENTRY_BYTES, HEADER_BYTES, HEADER_USED_BYTES, HOLDER_AT, SEAL_AT};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use turnkv_transfer::{HugePages, Region, RegionOptions};
+
+/// What was found in the entries of one slab.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundEntries {
+    /// Slots whose entries are sealed, each with when it was sealed in the order of the table.
+    pub sealed: Vec<(u32, SlotEntry, u64)>,
+    /// Slots that somebody may be writing.
+    pub held: Vec<(u32, Holder)>,
+    /// Processes may look at slots of it at any time, or the table cannot say.
+    pub mapped: bool,
+}
+
+/// A slot table that this process writes.
+#[derive(Debug)]
+pub struct SlotTable {
+    region: Arc<Region>,
+    geometry: Geometry,
+    /// Names this table in every seal.
+    id: u64,
+    /// Of the entry that was sealed last.
+    sequence: u64,
+}
+
+impl SlotTable {
+    /// An empty table. `boot` and `user` say for whom it is; `id` is a number that no other table has.
+    ///
+    /// # Errors
+    /// The system has no memory or descriptor for it.
+    pub fn create(geometry: Geometry, boot: [u8; 16], user: u32, id: u64) -> io::Result<SlotTable> {
+        let options = RegionOptions {
+            bytes: format::table_bytes(&geometry),
+            huge_pages: HugePages::Off,
+            touch: false,
+            lock: false,
+            name: "turnkv-slot-table".to_owned(),
+        };
+        let (region, _) = Region::create(&options)?;
+        let table = SlotTable { region, geometry, id, sequence: 0 };
+        let header = format::encode_header(&geometry, boot, user, id);
+        let words = header.chunks_exact(8).map(|word| u64::from_le_bytes(format::take(word, 0)));
+        for (at, word) in words.enumerate().rev() {
+            // The magic last: a table whose header is not whole is none.
+            fence(Ordering::Release);
+            table.word(at * 8).store(word, Ordering::Relaxed);
+        }
+        Ok(table)
+    }
+
+    /// Takes over the table that another process left, with what its entries say of each slab.
+    ///
+    /// # Errors
+    /// Why it is of no use here.
+    pub fn open(
+        fd: OwnedFd,
+        geometry: Geometry,
+        boot: [u8; 16],
+        user: u32,
+    ) -> Result<(SlotTable, Vec<FoundEntries>), Unfit> {
+        let mut header = [0; HEADER_USED_BYTES];
+        let had = read_at(&fd, &mut header, 0)?;
+        let id = format::decode_header(&header[..had], &geometry, boot, user)?;
+        let bytes = format::table_bytes(&geometry);
+        let file = rustix::fs::fstat(&fd).map_err(unreadable)?;
+        if (file.st_size as u64) < bytes as u64 {
+            return Err(Unfit::Short);
+        }
+        let region = Region::from_fd(fd, bytes).map_err(|error| Unfit::Io(error.to_string()))?;
+        let mut table = SlotTable { region, geometry, id, sequence: 0 };
+        let found =
+            (0..geometry.slab_count).map(|slab| table.read_slab(slab)).collect::<Result<Vec<_>, _>>()?;
+        let sequences = found.iter().flat_map(|slab| slab.sealed.iter().map(|(_, _, sequence)| *sequence));
+        table.sequence = sequences.max().unwrap_or(0);
+        Ok((table, found))
+    }
+
+    /// The descriptor, for whoever keeps it.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.region.fd()
+    }
+
+    /// A slot holds this from now on: its bytes are complete.
+    pub fn seal(&mut self, slab: u32, slot: u32, entry: &SlotEntry) {
+        let Some(at) = self.entry_at(slab, slot) else { return };
+        self.sequence += 1;
+        let body = format::encode_entry(entry, self.sequence);
+        self.word(at + SEAL_AT).store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (word, bytes) in body.chunks_exact(8).enumerate() {
+            let value = u64::from_le_bytes(format::take(bytes, 0));
+            self.word(at + BODY_AT + word * 8).store(value, Ordering::Relaxed);
+        }
+        fence(Ordering::Release);
+        self.word(at + SEAL_AT).store(format::seal_of(&body, self.id, at), Ordering::Relaxed);
+    }
+
+    /// A slot holds nothing that counts from now on. Called before anybody may write to it.
+    pub fn void(&mut self, slab: u32, slot: u32) {
+        let Some(at) = self.entry_at(slab, slot) else { return };
+        self.word(at + SEAL_AT).store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// Somebody may write a slot from now on, or nobody any more. Called before whoever it is hears of the slot.
+    pub fn hold(&mut self, slab: u32, slot: u32, holder: Option<Holder>) {
+        let Some(at) = self.entry_at(slab, slot) else { return };
+        let word = holder.map_or(0, Holder::word);
+        let complement = if holder.is_some() { !word } else { 0 };
+        self.word(at + HOLDER_AT).store(word, Ordering::Relaxed);
+        self.word(at + HOLDER_AT + 8).store(complement, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// Processes may look at slots of a slab at any time from now on, or none do any more.
+    pub fn map(&mut self, slab: u32, mapped: bool) {
+        if slab >= self.geometry.slab_count {
+            return;
+        }
+        let (word, complement) = if mapped { (1, !1) } else { (0, 0) };
+        self.word(format::slab_at(slab)).store(word, Ordering::Relaxed);
+        self.word(format::slab_at(slab) + 8).store(complement, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    fn entry_at(&self, slab: u32, slot: u32) -> Option<usize> {
+        let inside = slab < self.geometry.slab_count && slot < self.geometry.stride;
+        inside.then(|| format::entry_at(&self.geometry, slab, slot))
+    }
+
+    /// A word of the table.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.region.len(), "a word lies inside the table");
+        // SAFETY: the word lies inside the region (checked above), which is mapped as long as `self` has it and begins on a page, so
+        // the word is aligned. Every access to it in this process is atomic (this function is the only way to the memory); what
+        // other processes do to it is as defined for atomics as any of their stores.
+        unsafe { AtomicU64::from_ptr(self.region.as_ptr().add(at).cast()) }
+    }
+
+    /// Reads what is written of a slab's entries, passing over memory that was never touched: to look at it would take it.
+    fn read_slab(&self, slab: u32) -> Result<FoundEntries, Unfit> {
+        let mut found = FoundEntries::default();
+        let mut words = [0; 16];
+        read_at(self.fd(), &mut words, format::slab_at(slab))?;
+        found.mapped = words != [0; 16];
+        let (first, end) =
+            (format::entry_at(&self.geometry, slab, 0), format::entry_at(&self.geometry, slab + 1, 0));
+        let mut at = first;
+        let mut buffer = vec![0; ENTRY_BYTES * ENTRIES_PER_READ];
+        while let Some(data) = next_data(self.fd(), at, end)? {
+            at = first + (data - first) / ENTRY_BYTES * ENTRY_BYTES;
+            let wanted = (end - at).min(buffer.len());
+            let had = read_at(self.fd(), &mut buffer[..wanted], at)? / ENTRY_BYTES * ENTRY_BYTES;
+            if had == 0 {
+                return Err(Unfit::Short);
+            }
+            for (entry, bytes) in buffer[..had].chunks_exact(ENTRY_BYTES).enumerate() {
+                let place = at + entry * ENTRY_BYTES;
+                let slot = ((place - first) / ENTRY_BYTES) as u32;
+                if let Some((entry, sequence)) = format::decode_entry(bytes, self.id, place) {
+                    found.sealed.push((slot, entry, sequence));
+                }
+                found.held.extend(format::decode_holder(bytes).map(|holder| (slot, holder)));
+            }
+            at += had;
+        }
+        Ok(found)
+    }
+}
+
+/// Entries that are read at a time.
+const ENTRIES_PER_READ: usize = 1024;
+
+const _: () = assert!(HEADER_BYTES.is_multiple_of(8) && ENTRY_BYTES.is_multiple_of(8));
+
+/// Where the next written byte is, from `at` on and before `end`.
+fn next_data(fd: BorrowedFd<'_>, at: usize, end: usize) -> Result<Option<usize>, Unfit> {
+    if at >= end {
+        return Ok(None);
+    }
+    match rustix::fs::seek(fd, SeekFrom::Data(at as u64)) {
+        Ok(data) => Ok(Some(data as usize).filter(|data| *data < end)),
+        // NXIO: nothing was written from there on.
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(unreadable(errno)),
+    }
+}
+
+/// Reads as much as there is, up to the buffer's size.
+fn read_at(fd: impl std::os::fd::AsFd, buffer: &mut [u8], at: usize) -> Result<usize, Unfit> {
+    let mut had = 0;
+    while had < buffer.len() {
+        match rustix::io::pread(&fd, &mut buffer[had..], (at + had) as u64) {
+            Ok(0) => break,
+            Ok(more) => had += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(unreadable(errno)),
+        }
+    }
+    Ok(had)
+}
+
+fn unreadable(errno: Errno) -> Unfit {
+    Unfit::Io(io::Error::from(errno).to_string())
+}
+
+#[cfg(test)]
+mod tests;

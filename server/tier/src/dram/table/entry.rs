@@ -1,0 +1,122 @@
+//! What a slot table speaks of: the layout of slabs, what a slot holds, who writes it, and why a table is of no use. Owns: these
+//! words. Must not know: bytes, memory.
+
+use crate::limits::BLOCK_BYTES;
+use turnkv_proto::{BlockHash, NamespaceId};
+
+/// The version of the table's layout. Another one is never guessed at.
+pub(super) const VERSION: u32 = 1;
+
+/// How the slabs are laid out, as far as a table must agree with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of one slab.
+    pub slab_bytes: u64,
+    /// Number of slabs.
+    pub slab_count: u32,
+    /// Entries of one slab: as many as its smallest slots.
+    pub stride: u32,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotEntry {
+    /// Whose page.
+    pub namespace: NamespaceId,
+    /// The page.
+    pub hash: BlockHash,
+    /// The page before it; none: it is a first one.
+    pub parent: Option<BlockHash>,
+    /// Which shard of it.
+    pub shard: u16,
+    /// Of so many.
+    pub shards: u16,
+    /// Above 0: a partial tail of so many tokens.
+    pub tail_tokens: u32,
+    /// Bytes of the shard.
+    pub bytes: u32,
+    /// CRC-64/NVME of these.
+    pub checksum: u64,
+    /// Which memory of the slab they are in.
+    pub generation: u32,
+}
+
+/// Who may be writing a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holder {
+    /// A process of this host: its number, and when it began as far as 32 bits of the kernel's ticks say.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// When it began.
+        began: u32,
+    },
+    /// Somebody whom nobody can tell to be gone.
+    Unknown,
+}
+
+/// Why a table is not of use here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// It is shorter than its slabs need.
+    #[error("the slot table is cut short")]
+    Short,
+    /// It is something else.
+    #[error("what was kept as slot table is none")]
+    NoTable,
+    /// It has another layout.
+    #[error("the slot table has format {version}, this server speaks {}", VERSION)]
+    Version {
+        /// Which.
+        version: u32,
+    },
+    /// Its header does not verify.
+    #[error("the slot table's header is damaged")]
+    Damaged,
+    /// The slabs have another size or number now.
+    #[error("the kept memory has {slab_count} slabs of {slab_bytes} bytes, configured is something else")]
+    Geometry {
+        /// Bytes of one of its slabs.
+        slab_bytes: u64,
+        /// How many it has.
+        slab_count: u32,
+    },
+    /// The machine has booted since.
+    #[error("the kept memory is of another boot of this machine")]
+    Boot,
+    /// Another user's server wrote it.
+    #[error("the kept memory is of user {user}")]
+    User {
+        /// Whose.
+        user: u32,
+    },
+    /// It cannot be mapped or read.
+    #[error("the slot table cannot be used: {0}")]
+    Io(String),
+}
+
+impl Geometry {
+    /// The layout of so many slabs.
+    #[must_use]
+    pub fn new(slab_bytes: u64, slab_count: u32) -> Geometry {
+        Geometry { slab_bytes, slab_count, stride: (slab_bytes / BLOCK_BYTES) as u32 }
+    }
+}
+
+impl Holder {
+    /// As it stands in an entry.
+    pub(super) fn word(self) -> u64 {
+        match self {
+            Holder::Process { pid, began } => u64::from(pid) << 32 | u64::from(began),
+            Holder::Unknown => u64::MAX,
+        }
+    }
+
+    /// Who an entry's word names.
+    pub(super) fn of_word(word: u64) -> Holder {
+        match word {
+            u64::MAX => Holder::Unknown,
+            word => Holder::Process { pid: (word >> 32) as u32, began: word as u32 },
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The slot table's bytes: a header, a word for each slab, an entry for each slot. Owns: offsets, sizes, seals. Must
+//! not know: memory, files, when an entry is written.
+//!
+//! Specified for readers in docs/reference/slot-table.md; all numbers are little-endian.
+
+use super::entry::{Geometry, Holder, SlotEntry, Unfit, VERSION};
+use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_transfer::checksum;
+
+/// What the table begins with.
+pub(super) const MAGIC: [u8; 8] = *b"TURNKVST";
+/// Bytes of the header, and of the unit in which the slabs' words are laid out.
+pub(super) const HEADER_BYTES: usize = 4096;
+/// Bytes of one entry: three cache lines.
+pub(super) const ENTRY_BYTES: usize = 192;
+
+pub(super) const MAGIC_AT: usize = 0;
+pub(super) const VERSION_AT: usize = 8;
+pub(super) const ENTRY_BYTES_AT: usize = 12;
+pub(super) const SLAB_BYTES_AT: usize = 16;
+pub(super) const SLAB_COUNT_AT: usize = 24;
+pub(super) const STRIDE_AT: usize = 28;
+pub(super) const BOOT_AT: usize = 32;
+pub(super) const USER_AT: usize = 48;
+pub(super) const TABLE_ID_AT: usize = 56;
+pub(super) const CHECK_AT: usize = 64;
+/// Bytes of the header that say something.
+pub(super) const HEADER_USED_BYTES: usize = 72;
+
+/// The seal of an entry; 0: there is none.
+pub(super) const SEAL_AT: usize = 0;
+pub(super) const NAMESPACE_AT: usize = 8;
+pub(super) const HASH_AT: usize = 40;
+pub(super) const PARENT_AT: usize = 72;
+pub(super) const CHECKSUM_AT: usize = 104;
+pub(super) const SEQUENCE_AT: usize = 112;
+pub(super) const PAGE_BYTES_AT: usize = 120;
+pub(super) const TAIL_TOKENS_AT: usize = 124;
+pub(super) const GENERATION_AT: usize = 128;
+pub(super) const SHARD_AT: usize = 132;
+pub(super) const SHARDS_AT: usize = 134;
+pub(super) const HAS_PARENT_AT: usize = 136;
+/// Where what the seal covers ends; zeros up to the holder.
+const SEALED_TO: usize = 144;
+/// Who may be writing the slot; its complement follows.
+pub(super) const HOLDER_AT: usize = 176;
+
+const _: () = assert!(HOLDER_AT + 16 == ENTRY_BYTES && ENTRY_BYTES.is_multiple_of(64));
+const _: () = assert!(HEADER_USED_BYTES <= HEADER_BYTES);
+
+/// What the seal covers, in words.
+pub(super) const BODY_WORDS: usize = (SEALED_TO - NAMESPACE_AT) / 8;
+/// Where these words begin.
+pub(super) const BODY_AT: usize = NAMESPACE_AT;
+
+/// Where the entry of a slot begins.
+pub(super) fn entry_at(geometry: &Geometry, slab: u32, slot: u32) -> usize {
+    let position = slab as usize * geometry.stride as usize + slot as usize;
+    entries_at(geometry) + position * ENTRY_BYTES
+}
+
+/// Where the word of a slab is; its complement follows.
+pub(super) fn slab_at(slab: u32) -> usize {
+    HEADER_BYTES + slab as usize * 16
+}
+
+/// Where entries begin: after the slabs' words.
+pub(super) fn entries_at(geometry: &Geometry) -> usize {
+    HEADER_BYTES + (geometry.slab_count as usize * 16).next_multiple_of(HEADER_BYTES)
+}
+
+/// Bytes of the whole table. Of these only what is written takes memory.
+pub(super) fn table_bytes(geometry: &Geometry) -> usize {
+    entry_at(geometry, geometry.slab_count, 0)
+}
+
+/// The header of a table.
+pub(super) fn encode_header(
+    geometry: &Geometry,
+    boot: [u8; 16],
+    user: u32,
+    id: u64,
+) -> [u8; HEADER_USED_BYTES] {
+    let mut bytes = [0; HEADER_USED_BYTES];
+    put(&mut bytes, MAGIC_AT, &MAGIC);
+    put(&mut bytes, VERSION_AT, &VERSION.to_le_bytes());
+    put(&mut bytes, ENTRY_BYTES_AT, &(ENTRY_BYTES as u32).to_le_bytes());
+    put(&mut bytes, SLAB_BYTES_AT, &geometry.slab_bytes.to_le_bytes());
+    put(&mut bytes, SLAB_COUNT_AT, &geometry.slab_count.to_le_bytes());
+    put(&mut bytes, STRIDE_AT, &geometry.stride.to_le_bytes());
+    put(&mut bytes, BOOT_AT, &boot);
+    put(&mut bytes, USER_AT, &user.to_le_bytes());
+    put(&mut bytes, TABLE_ID_AT, &id.to_le_bytes());
+    let sum = checksum_of(&bytes[..CHECK_AT], 0, 0);
+    put(&mut bytes, CHECK_AT, &sum.to_le_bytes());
+    bytes
+}
+
+/// The table's id, if its header is of this layout and fits. What is wrong is said in the order in which it can be known.
+pub(super) fn decode_header(
+    bytes: &[u8],
+    geometry: &Geometry,
+    boot: [u8; 16],
+    user: u32,
+) -> Result<u64, Unfit> {
+    if bytes.len() < HEADER_USED_BYTES {
+        return Err(Unfit::Short);
+    }
+    if take::<8>(bytes, MAGIC_AT) != MAGIC {
+        return Err(Unfit::NoTable);
+    }
+    let version = u32::from_le_bytes(take(bytes, VERSION_AT));
+    if version != VERSION {
+        return Err(Unfit::Version { version });
+    }
+    if u64::from_le_bytes(take(bytes, CHECK_AT)) != checksum_of(&bytes[..CHECK_AT], 0, 0) {
+        return Err(Unfit::Damaged);
+    }
+    let found = Geometry {
+        slab_bytes: u64::from_le_bytes(take(bytes, SLAB_BYTES_AT)),
+        slab_count: u32::from_le_bytes(take(bytes, SLAB_COUNT_AT)),
+        stride: u32::from_le_bytes(take(bytes, STRIDE_AT)),
+    };
+    let entry_bytes = u32::from_le_bytes(take(bytes, ENTRY_BYTES_AT));
+    if found != *geometry || entry_bytes as usize != ENTRY_BYTES {
+        return Err(Unfit::Geometry { slab_bytes: found.slab_bytes, slab_count: found.slab_count });
+    }
+    if take::<16>(bytes, BOOT_AT) != boot {
+        return Err(Unfit::Boot);
+    }
+    let owner = u32::from_le_bytes(take(bytes, USER_AT));
+    if owner != user {
+        return Err(Unfit::User { user: owner });
+    }
+    Ok(u64::from_le_bytes(take(bytes, TABLE_ID_AT)))
+}
+
+/// What the seal of an entry covers.
+pub(super) fn encode_entry(entry: &SlotEntry, sequence: u64) -> [u8; BODY_WORDS * 8] {
+    let mut bytes = [0; BODY_WORDS * 8];
+    let mut at = |offset: usize, value: &[u8]| put(&mut bytes, offset - BODY_AT, value);
+    at(NAMESPACE_AT, &entry.namespace.0);
+    at(HASH_AT, &entry.hash.0);
+    at(PARENT_AT, &entry.parent.map_or([0; 32], |parent| parent.0));
+    at(CHECKSUM_AT, &entry.checksum.to_le_bytes());
+    at(SEQUENCE_AT, &sequence.to_le_bytes());
+    at(PAGE_BYTES_AT, &entry.bytes.to_le_bytes());
+    at(TAIL_TOKENS_AT, &entry.tail_tokens.to_le_bytes());
+    at(GENERATION_AT, &entry.generation.to_le_bytes());
+    at(SHARD_AT, &entry.shard.to_le_bytes());
+    at(SHARDS_AT, &entry.shards.to_le_bytes());
+    at(HAS_PARENT_AT, &u32::from(entry.parent.is_some()).to_le_bytes());
+    bytes
+}
+
+/// The seal of an entry's body at its place in a table; never 0, which is no seal.
+pub(super) fn seal_of(body: &[u8], id: u64, place: usize) -> u64 {
+    checksum_of(body, id, place as u64).max(1)
+}
+
+/// An entry and its sequence, if it is sealed at this place of this table.
+pub(super) fn decode_entry(bytes: &[u8], id: u64, place: usize) -> Option<(SlotEntry, u64)> {
+    let seal = u64::from_le_bytes(take(bytes, SEAL_AT));
+    if seal == 0 || seal != seal_of(&bytes[BODY_AT..SEALED_TO], id, place) {
+        return None;
+    }
+    let parent = take(bytes, PARENT_AT);
+    let has_parent = u32::from_le_bytes(take(bytes, HAS_PARENT_AT)) == 1;
+    let entry = SlotEntry {
+        namespace: NamespaceId(take(bytes, NAMESPACE_AT)),
+        hash: BlockHash(take(bytes, HASH_AT)),
+        parent: has_parent.then_some(BlockHash(parent)),
+        shard: u16::from_le_bytes(take(bytes, SHARD_AT)),
+        shards: u16::from_le_bytes(take(bytes, SHARDS_AT)),
+        tail_tokens: u32::from_le_bytes(take(bytes, TAIL_TOKENS_AT)),
+        bytes: u32::from_le_bytes(take(bytes, PAGE_BYTES_AT)),
+        checksum: u64::from_le_bytes(take(bytes, CHECKSUM_AT)),
+        generation: u32::from_le_bytes(take(bytes, GENERATION_AT)),
+    };
+    Some((entry, u64::from_le_bytes(take(bytes, SEQUENCE_AT))))
+}
+
+/// Who may be writing the slot of an entry. A word that does not fit its complement says that nobody knows.
+pub(super) fn decode_holder(bytes: &[u8]) -> Option<Holder> {
+    let word = u64::from_le_bytes(take(bytes, HOLDER_AT));
+    let complement = u64::from_le_bytes(take(bytes, HOLDER_AT + 8));
+    match word {
+        0 if complement == 0 => None,
+        word if complement == !word => Some(Holder::of_word(word)),
+        _ => Some(Holder::Unknown),
+    }
+}
+
+/// The numbers at an offset.
+pub(super) fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut taken = [0; N];
+    taken.copy_from_slice(&bytes[at..at + N]);
+    taken
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}
+
+/// One go over all of it: an entry is short, and to begin a checksum costs more than to go on with it.
+fn checksum_of(bytes: &[u8], id: u64, place: u64) -> u64 {
+    let mut all = [0; BODY_WORDS * 8 + 16];
+    put(&mut all, 0, bytes);
+    put(&mut all, bytes.len(), &id.to_le_bytes());
+    put(&mut all, bytes.len() + 8, &place.to_le_bytes());
+    checksum(&all[..bytes.len() + 16])
+}
