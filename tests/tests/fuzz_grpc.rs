@@ -208,6 +208,7 @@ fn admin_calls(namespace: &bytes::Bytes) -> Vec<Call> {
     vec![
         call("/turnkv.v1.Admin/Stats", &wire::StatsRequest {}),
         call("/turnkv.v1.Admin/Drain", &wire::DrainRequest {}),
+        call("/turnkv.v1.Admin/Resize", &wire::ResizeRequest { dram_bytes: 32 << 20 }),
         call("/turnkv.v1.Admin/Resume", &wire::ResumeRequest {}),
         call("/turnkv.v1.Admin/Evict", &wire::EvictRequest { namespace: namespace.clone(), tier: 1 }),
         call(

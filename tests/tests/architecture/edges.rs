@@ -67,15 +67,17 @@ const RULES: [Rule; 14] = [
         others: Others::Not(&RPC),
         wire: false,
     },
-    // Object stores: what speaks HTTP to them is object_store's own. CRC-64 is the transfer crate's.
+    // Object stores: what speaks HTTP to them is object_store's own. CRC-64 is the transfer crate's. A directory is opened step by step.
     Rule {
         name: "turnkv-archive",
         ours: &["turnkv-codec", "turnkv-proto", "turnkv-transfer"],
         others: Others::Only(&[
+            "async-trait",
             "bytes",
             "futures-util",
             "object_store",
             "parking_lot",
+            "rustix",
             "serde",
             "serde_json",
             "sha2",
