@@ -8,6 +8,7 @@ mod archived;
 mod bounds;
 mod bytes;
 mod choices;
+mod dram;
 mod error;
 mod keep;
 mod listen;
@@ -25,6 +26,7 @@ pub(crate) use archived::{ArchivedSessions, SessionsConfig};
 use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
 pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};
+use dram::DramFile;
 pub(crate) use error::ConfigError;
 use keep::KeepFile;
 pub(crate) use keep::{Keep, KeepDram};
@@ -64,22 +66,6 @@ pub(crate) struct File {
     remote: RemoteFile,
     archive: ArchiveFile,
     keep: KeepFile,
-}
-
-/// `[dram]`
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-struct DramFile {
-    /// Page memory; default `1GiB`, at least `16MiB`.
-    bytes: Option<Bytes>,
-    /// Bytes of one slab; default: bytes / 64 within `4MiB..=1GiB`. A page's shard must fit one slab.
-    slab_bytes: Option<Bytes>,
-    /// Use 2 MiB huge pages where the system has reserved some; default true.
-    huge_pages: Option<bool>,
-    /// mlock the slabs; default true. A refusal is reported, never fatal.
-    lock: Option<bool>,
-    /// Refuse to start where the host says that it has less memory available; default true. False where its memory grows.
-    check_available: Option<bool>,
 }
 
 /// `[nvme]`

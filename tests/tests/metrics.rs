@@ -14,7 +14,7 @@ use turnkv_tests::workspace::root;
 const DASHBOARD: &str = "deploy/grafana/turnkv.json";
 const ALERTS: &str = "deploy/prometheus/turnkv-alerts.yml";
 /// How a metric's name may end: its unit, or what is counted.
-const UNITS: [&str; 24] = [
+const UNITS: [&str; 25] = [
     "id",
     "branches",
     "steps",
@@ -30,6 +30,7 @@ const UNITS: [&str; 24] = [
     "slots",
     "slabs",
     "segments",
+    "descriptors",
     "devices",
     "operations",
     "holders",
