@@ -494,8 +494,9 @@ class Namespace:
         last: bool = False,
         archive: bool = False,
     ) -> int:
-        """Tells the session's pages: its first `keep` stay, `hashes` follow (a partial tail last). Returns how many it has. `archive`:
-        keep the session in the archive, where the pool has one."""
+        """Tells the session's pages: its first `keep` stay, `hashes` follow (a partial tail last). Returns how many it has.
+
+        `archive`: keep the session in the archive, where the pool has one."""
     def report_prefill(self, tokens: int, seconds: float) -> None:
         """What computing so many tokens of prompts took: hits are worth seconds then, in metrics and in size advice."""
     def fork(self, session: str, fork: str, pages: int = 0) -> int:

@@ -134,7 +134,8 @@ fn open_directory(path: &std::path::Path) -> Result<Opened, Error> {
         }
         ErrorKind::StorageFull => Error::Full { object: object(), fault: fault.to_string() },
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            Error::invalid(object(), "is no directory: name another place, or move what is there")
+            let what = format!("the store's place {}", object());
+            Error::damaged(what, "it is no directory; name another place, or move what is there")
         }
         _ => Error::Unreachable { object: object(), fault: fault.to_string() },
     })?;
