@@ -86,7 +86,7 @@ fn damaged_files_are_refused_by_name_or_read_back_as_printed() {
         "\"0B\"",
     ];
     let mut good = 0;
-    turnkv_mutate::each_seed(2_000, |random| {
+    turnkv_mutate::each_seed(3_000, |random| {
         let text = match random.below(4) {
             0 => String::from_utf8_lossy(&turnkv_mutate::mutate_bytes(random, whole.as_bytes())).into_owned(),
             _ => turnkv_mutate::mutate_text(random, &whole, &others),
