@@ -71,8 +71,12 @@ impl World {
         }
     }
 
-    /// The process ends without a word. The next one finds memory, table and disk; clients live on.
+    /// The process ends without a word. The next one finds memory, table and disk; clients live on. Not in a world whose memory
+    /// was resized: what is kept is not.
     pub fn kill(&mut self) {
+        if self.resized {
+            return;
+        }
         self.bury();
         let expected = self.expected();
         let mut config = config(self.nvme, self.kind);

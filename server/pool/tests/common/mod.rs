@@ -140,6 +140,8 @@ pub struct World {
     pub table: kill::Table,
     /// Write leases of earlier lives of the pool, whose clients may still write.
     pub ghosts: Vec<Held>,
+    /// Memory had another size once.
+    pub resized: bool,
 }
 
 impl Held {
@@ -178,6 +180,7 @@ impl World {
             seen: BTreeMap::new(),
             scribbles: 0,
             table: kill::Table::default(),
+            resized: false,
             ghosts: Vec::new(),
         }
     }
