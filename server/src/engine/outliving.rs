@@ -66,15 +66,14 @@ impl Outliving {
         Outliving { keeper, table, retry_at: Mutex::default() }
     }
 
-    /// Has everything kept.
+    /// Has everything kept, the table last: without it nothing is.
     pub(super) fn keep_all(&self, dram: &DramTier) {
         let keep = || -> io::Result<()> {
-            self.keeper.keep(TABLE_NAME, self.table.as_fd())?;
             for slab in 0..dram.slab_count() {
                 let Some((region, generation)) = dram.region(slab) else { continue };
                 self.keeper.keep(&slab_name(slab, generation), region.fd())?;
             }
-            Ok(())
+            self.keeper.keep(TABLE_NAME, self.table.as_fd())
         };
         self.say(keep());
     }
@@ -94,9 +93,9 @@ impl Outliving {
         self.keeper.count()
     }
 
-    /// Who keeps, and for how long; none: nobody.
+    /// Who keeps, and for how long; none: nobody, or not all of it yet.
     pub(super) fn describe(&self) -> Option<String> {
-        self.keeper.describe()
+        self.keeper.describe().filter(|_| self.keeper.keeps(TABLE_NAME))
     }
 
     /// What an operator should know.

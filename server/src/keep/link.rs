@@ -107,6 +107,11 @@ impl Keeper {
         self.link.lock().names.iter().cloned().collect()
     }
 
+    /// Whether something is kept under a name.
+    pub(crate) fn keeps(&self, name: &str) -> bool {
+        self.link.lock().names.contains(name)
+    }
+
     /// Whether nothing is kept any more, because the keeper is gone.
     pub(crate) fn is_gone(&self) -> bool {
         let mut link = self.link.lock();
