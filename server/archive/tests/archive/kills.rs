@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use turnkv_archive::{Archive, ArchiveSettings, CollectLimits, Cut, Error, ObjectId, Place};
+use turnkv_archive::{Archive, ArchiveSettings, CollectLimits, CollectReport, Cut, Error, ObjectId, Place};
 use turnkv_mutate::Random;
 
 const PLACE: &str = "TURNKV_ARCHIVE_VICTIM";
@@ -135,6 +135,18 @@ async fn check(place: &Path, kept: &HashMap<ObjectId, (u64, usize)>, what: &str)
     }
 }
 
+/// A collection: one that a busy machine made too late is made again.
+async fn collect_in_time(archive: &Archive) -> CollectReport {
+    for _ in 0..20 {
+        match archive.collect(CollectLimits::default()).await {
+            Ok(report) => return report,
+            Err(Error::TooLate { .. }) => {}
+            Err(fault) => panic!("{fault}"),
+        }
+    }
+    panic!("no collection was in time");
+}
+
 /// All files of a directory, with the bytes of each.
 fn files(place: &Path) -> Vec<(String, u64)> {
     let mut found = Vec::new();
@@ -171,10 +183,10 @@ fn what_was_acknowledged_survives_kill_9() {
         let archive = open_directory(place).await;
         for _ in 0..4 {
             tokio::time::sleep(GRACE + Duration::from_millis(200)).await;
-            archive.collect(CollectLimits::default()).await.unwrap();
+            collect_in_time(&archive).await;
         }
         check(place, &kept, "collected").await;
-        let idle = archive.collect(CollectLimits::default()).await.unwrap();
+        let idle = collect_in_time(&archive).await;
         assert_eq!(idle.packs_condemned + idle.packs_deleted + idle.litter_deleted, 0, "{idle:?}");
         let left = files(&place.join("archive"));
         for word in ["#", "/intents/", "/condemned/", "/collections/"] {
