@@ -82,15 +82,23 @@ def shelf(
     shelf.proxy.die()
 
 
-def talk(server: Server, session: str, seed: int, pages: int = PAGES) -> Chain:
-    """A session with so many pages."""
+def until(is_so: Callable[[], bool], seconds: float = 90) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.05)
+
+
+def talk(server: Server, session: str, seed: int, pages: int = PAGES, archive: bool = False) -> Chain:
+    """A session with so many pages, which is to be archived or not."""
     namespace = server.pool().open_namespace("model", **SHAPE)
     tokens = array.array("I", range(seed * 1_000_000, seed * 1_000_000 + 16 * pages)).tobytes()
     hashes, rng = turnkv.chain_hashes(tokens, 16), numpy.random.default_rng(seed)
     data = [rng.bytes(PAGE) for _ in range(pages)]
     namespace.begin_turn(session)
     assert namespace.offload(hashes, data, session=session, wait_ms=5000).stored == pages
-    assert namespace.end_turn(session, hashes) == pages
+    assert namespace.end_turn(session, hashes, archive=archive) == pages
     return hashes, data
 
 
@@ -264,6 +272,35 @@ def test_a_slow_store_is_given_up_in_time_and_slows_nobody(shelf: Shelf) -> None
     shelf.proxy.tell(None)
     assert_sound(server, kept, made)
     shelf.gets_back(kept, "chat", chain)
+
+
+def test_a_store_that_hangs_costs_a_turn_its_wait_once_and_the_session_is_found_again(shelf: Shelf) -> None:
+    keys = {"sessions": "asked", "refresh_ms": 200}
+    first = shelf.server(**keys)
+    chain = talk(first, "chat", seed=15, archive=True)
+    until(lambda: len(names(first)) == 1)
+    first.kill()
+
+    wait_seconds, answer_seconds = 1.0, 3.0
+    server = shelf.server(**keys, wait_ms=int(1000 * wait_seconds), request_ms=int(1000 * answer_seconds), retries_max=0)
+    namespace = server.pool().open_namespace("model", **SHAPE)
+    hashes, data = chain
+    until(lambda: namespace.lookup(hashes) == PAGES)
+    shelf.proxy.tell(slow(2 * answer_seconds))
+    targets = [bytearray(PAGE) for _ in data]
+    began = time.monotonic()
+    assert namespace.reload(hashes, targets, deadline_ms=20_000).pages == 0
+    took = time.monotonic() - began
+    assert wait_seconds <= took < answer_seconds, took
+    until(lambda: namespace.lookup(hashes) == 0)  # when the request's own time is over
+    began = time.monotonic()
+    assert namespace.reload(hashes, targets, deadline_ms=20_000).pages == 0
+    assert time.monotonic() - began < wait_seconds / 2, "nobody waits for it again"
+
+    shelf.proxy.tell(None)
+    until(lambda: namespace.lookup(hashes) == PAGES)
+    until(lambda: namespace.reload(hashes, targets, deadline_ms=20_000).pages == PAGES)
+    assert targets == data
 
 
 def test_a_full_store_refuses_and_keeps_what_it_has(shelf: Shelf) -> None:

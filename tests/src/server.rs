@@ -309,8 +309,9 @@ fn config_text(dir: &Path, setup: &Setup) -> String {
             setup.nvme
         );
     }
-    let keep = if setup.keep { "auto" } else { "off" };
-    text += &format!("[keep]\ndram = \"{keep}\"\nwithout_server_ms = 30000\n");
+    if setup.keep {
+        text += "[keep]\ndram = \"auto\"\nwithout_server_ms = 30000\n";
+    }
     text + "[limits]\n" + &setup.limits + "\n" + &setup.sections
 }
 

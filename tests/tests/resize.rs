@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -231,21 +232,25 @@ async fn nonsense_is_refused_and_the_latest_wish_counts() -> Result<()> {
     user.go_and_come_back(&chain(3, 40)).await
 }
 
+/// The server reads this as its configuration, and says something that it had not said.
+fn hang_up(server: &Server, path: &Path, text: &str, said: &str) -> Result<()> {
+    let before = server.log().matches(said).count();
+    std::fs::write(path, text)?;
+    server.signal(rustix::process::Signal::HUP)?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.log().matches(said).count() == before {
+        ensure!(Instant::now() < deadline, "not said: {said}\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hangup_has_the_file_read_again() -> Result<()> {
     let server = Server::start(Setup { dram_mib: 64, nvme_mib: 64, segment_mib: 4, ..Setup::default() })?;
     let path = server.socket().with_file_name("turnkv.toml");
     let good = std::fs::read_to_string(&path)?;
-    let hang_up = |text: &str, said: &'static str| {
-        std::fs::write(&path, text)?;
-        server.signal(rustix::process::Signal::HUP)?;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !server.log().contains(said) {
-            ensure!(Instant::now() < deadline, "not said: {said}\n{}", server.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    };
+    let hang_up = |text: &str, said: &str| hang_up(&server, &path, text, said);
     hang_up("listen = [broken", "nothing changes")?;
     ensure!(slab_bytes(server.pid())? == 64 * MIB);
     let other = good.replace("64MiB\"\nlock", "128MiB\"\nlock");
@@ -263,12 +268,28 @@ async fn a_hangup_has_the_file_read_again() -> Result<()> {
 }
 
 /// A table of slots has as many slabs as it was made for: what is kept for the next start keeps its size, and that is said.
-#[test]
-fn memory_that_is_kept_is_not_resized() -> Result<()> {
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_is_kept_is_not_resized() -> Result<()> {
     let server = Server::start(Setup { dram_mib: 32, keep: true, ..Setup::default() })?;
     let refused = resize(&server, &["--dram", "64MiB"])?;
     let text = String::from_utf8_lossy(&refused.stderr);
     ensure!(!refused.status.success() && text.contains("keep.dram"), "{text}");
     ensure!(resize(&server, &[])?.status.success(), "how large it is can be asked");
+    ensure!(resize(&server, &["--dram", "32MiB"])?.status.success(), "it has that size already");
+
+    let path = server.socket().with_file_name("turnkv.toml");
+    let same = std::fs::read_to_string(&path)?;
+    let other = same.replace("32MiB\"\nlock", "64MiB\"\nlock");
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    // Read twice, it is refused twice: what was refused is not what is in force.
+    for _ in 0..2 {
+        hang_up(&server, &path, &other, "the configuration file is in force")?;
+        let notes = user.client.stats().await?.notes;
+        ensure!(notes.iter().any(|note| note.contains("take a restart: dram.bytes")), "{notes:?}");
+    }
+    ensure!(server.log().matches("dram.bytes stays as it is").count() == 2, "{}", server.log());
+    hang_up(&server, &path, &same, "the configuration file is in force")?;
+    ensure!(!user.client.stats().await?.notes.iter().any(|note| note.contains("take a restart")));
+    ensure!(!server.log().contains("changed=\"dram.bytes"), "{}", server.log());
     Ok(())
 }

@@ -10,9 +10,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::signal::unix::Signal;
 
+const DRAM_BYTES: &str = "dram.bytes";
+
 /// Settings that change without a restart.
 const LIVE: [&str; 5] = [
-    "dram.bytes",
+    DRAM_BYTES,
     "limits.client_slots_percent",
     "limits.user_slots_percent",
     "limits.all_slots_percent",
@@ -49,7 +51,7 @@ impl Rereader {
 
     /// Reads it once.
     fn read(&mut self) {
-        let wanted = match load_again(&self.path, &self.settings) {
+        let mut wanted = match load_again(&self.path, &self.settings) {
             Ok(wanted) => wanted,
             Err(error) => {
                 tracing::error!(%error, "the configuration was read again and is wrong: nothing changes");
@@ -57,17 +59,19 @@ impl Rereader {
             }
         };
         let changed = self.settings.differences(&wanted);
-        let (live, kept): (Vec<String>, Vec<String>) =
+        let (mut live, mut kept): (Vec<String>, Vec<String>) =
             changed.into_iter().partition(|key| LIVE.contains(&key.as_str()));
         for key in &kept {
             tracing::warn!(key, "this setting has changed in the file: it takes a restart");
         }
-        self.engine.settings_wait(kept);
-        if wanted.dram.bytes != self.engine.resize_report().wanted_bytes
-            && let Err(error) = self.engine.resize_dram(wanted.dram.bytes)
-        {
+        if let Err(error) = self.engine.resize_dram(wanted.dram.bytes) {
             tracing::error!(%error, "dram.bytes stays as it is");
+            // Told of again whenever the file is read, until it is possible or a restart has taken it over.
+            wanted.dram.bytes = self.settings.dram.bytes;
+            live.retain(|key| key != DRAM_BYTES);
+            kept.push(DRAM_BYTES.to_owned());
         }
+        self.engine.settings_wait(kept);
         self.engine.set_shares(&wanted);
         self.settings.take_over(&wanted);
         tracing::info!(changed = live.join(", "), "the configuration file is in force");

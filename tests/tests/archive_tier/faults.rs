@@ -107,7 +107,7 @@ async fn a_full_store_is_waited_for_and_what_waits_has_a_bound_that_is_told() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_hangs_costs_a_turn_its_wait_once_and_is_found_again() -> Result<()> {
+async fn a_manifest_that_can_not_be_read_is_a_miss_for_a_while_and_is_found_again() -> Result<()> {
     let shelf = Shelf::new()?;
     let hashes = chain(91, 20);
     {
@@ -116,23 +116,19 @@ async fn a_store_that_hangs_costs_a_turn_its_wait_once_and_is_found_again() -> R
         converse(&user, "talk", &hashes, archived()).await?;
         until_archived(&shelf, 1).await?;
     }
-    let server = shelf.server("asked", "wait_ms = 1000\nrequest_ms = 3000\nretries_max = 0")?;
+    let server = shelf.server("asked", "wait_ms = 10000")?;
     let user = user(&server).await?;
-    // Whoever opens a pipe that nobody writes to waits.
+    // A pipe that nobody writes to: whoever opened it to read would wait for ever.
     let manifest = shelf.objects("manifests")?.pop().context("a manifest")?;
-    let aside = manifest.with_extension("aside");
+    let aside = shelf.archive().join("aside");
     std::fs::rename(&manifest, &aside)?;
     ensure!(Command::new("mkfifo").arg(&manifest).status()?.success());
     until("the session is known", async || Ok(user.namespace.lookup(&hashes).await? == 20)).await?;
     let options = ReloadOptions { deadline: Some(Duration::from_secs(20)), ..ReloadOptions::default() };
     let began = Instant::now();
     ensure!(user.reload_with(&options, &hashes).await?.pages == 0);
-    let first = began.elapsed();
-    ensure!(first < Duration::from_secs(3), "no longer than it may: {first:?}");
+    ensure!(began.elapsed() < Duration::from_secs(8), "nobody waits for a pipe: {:?}", began.elapsed());
     ensure!(user.namespace.lookup(&hashes).await? == 0, "it is not told of for a while");
-    let began = Instant::now();
-    ensure!(user.reload_with(&options, &hashes).await?.pages == 0);
-    ensure!(began.elapsed() < Duration::from_millis(500), "nobody waits for it: {:?}", began.elapsed());
     std::fs::rename(&aside, &manifest)?;
     until("it is found again", async || Ok(user.namespace.lookup(&hashes).await? == 20)).await?;
     let back =

@@ -39,10 +39,13 @@ impl Shelf {
         Server::start(self.setup(sessions, keys))
     }
 
-    /// The objects of the archive in folders of this name, at any depth.
+    /// The objects of the archive in folders of this name, at any depth; not those that are being written, whose names end with `#` and
+    /// a number.
     pub(crate) fn objects(&self, kind: &str) -> Result<Vec<PathBuf>> {
         let mut found = files(&self.archive())?;
-        found.retain(|file| file.components().any(|part| part.as_os_str() == kind));
+        found.retain(|file| {
+            file.components().any(|part| part.as_os_str() == kind) && !file.to_string_lossy().contains('#')
+        });
         found.sort();
         Ok(found)
     }

@@ -130,7 +130,7 @@ impl Slots {
         }
         let idle = |slab: &Slab| slab.used == 0 && slab.retired && !slab.absent;
         let without = self.slabs.iter().position(idle).map(|slab| slab as u32);
-        if let Some(slab) = without.or_else(|| self.empty.pop()) {
+        if let Some(slab) = without.or_else(|| self.empty.pop()).or_else(|| self.aside.pop()) {
             self.leave(slab);
             return true;
         }
