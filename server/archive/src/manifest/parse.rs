@@ -94,7 +94,7 @@ fn pages(header: &Header, own: &[RawPage], positions: &[RawPosition]) -> Result<
         let hash = BlockHash(id_of(&format!("turnkv.pages[{at}].hash"), &page.hash)?);
         let digests = positions.iter().enumerate().map(|(shard, raw)| position(at * shards + shard, raw));
         let digests = digests.collect::<Result<Vec<_>, _>>()?;
-        pages.push(ManifestPage { hash, parent: page.parent, shards: digests });
+        pages.push(ManifestPage { hash, parent: page.parent_at(at), shards: digests });
     }
     Ok(pages)
 }

@@ -1,6 +1,6 @@
 //! A manifest's form in JSON. Owns: the names of its fields. Must not know: which values are allowed.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// What `layout` must be.
@@ -82,7 +82,30 @@ pub(super) struct RawSplit {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPage {
     pub(super) hash: String,
-    pub(super) parent: Option<u32>,
+    /// Not there: the page before this one, if there is one. So most pages of a fork, which is nothing but its manifest, are shorter.
+    #[serde(default, deserialize_with = "said", skip_serializing_if = "Option::is_none")]
+    pub(super) parent: Option<Option<u32>>,
+}
+
+/// A value that is there, `null` too.
+fn said<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<u32>>, D::Error> {
+    Option::deserialize(value).map(Some)
+}
+
+impl RawPage {
+    /// Of the page at this place.
+    pub(super) fn new(at: usize, hash: String, parent: Option<u32>) -> RawPage {
+        RawPage { hash, parent: (parent != page_before(at)).then_some(parent) }
+    }
+
+    /// The page before it in its prompt, if it is at this place.
+    pub(super) fn parent_at(&self, at: usize) -> Option<u32> {
+        self.parent.unwrap_or_else(|| page_before(at))
+    }
+}
+
+fn page_before(at: usize) -> Option<u32> {
+    at.checked_sub(1).and_then(|before| u32::try_from(before).ok())
 }
 
 /// Where the digits of a text's own digest stand: behind the only place where it says them so.

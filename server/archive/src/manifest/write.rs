@@ -53,7 +53,8 @@ impl Manifest {
                 pages: self
                     .pages
                     .iter()
-                    .map(|page| RawPage { hash: hex(&page.hash), parent: page.parent })
+                    .enumerate()
+                    .map(|(at, page)| RawPage::new(at, hex(&page.hash), page.parent))
                     .collect(),
                 tokens: self
                     .sequences

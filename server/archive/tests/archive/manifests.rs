@@ -46,6 +46,25 @@ fn what_is_written_is_read_again() {
     });
 }
 
+#[test]
+fn a_page_names_its_parent_where_that_is_not_the_page_before() {
+    let mut random = Random::new(7);
+    let mut manifest = random_manifest(&mut random);
+    while manifest.pages.len() < 5 {
+        manifest = random_manifest(&mut random);
+    }
+    manifest.pages.truncate(5);
+    manifest.sequences.clear();
+    for (page, parent) in manifest.pages.iter_mut().zip([None, Some(0), Some(0), None, Some(3)]) {
+        page.parent = parent;
+    }
+    let text = manifest.to_json().unwrap();
+    let shown = std::str::from_utf8(&text).unwrap();
+    assert_eq!(shown.matches("\"parent\":").count(), 2, "{shown}");
+    assert!(shown.contains("\"parent\":0}") && shown.contains("\"parent\":null}"), "{shown}");
+    assert_eq!(Manifest::parse(&text).unwrap(), manifest);
+}
+
 /// A text with its seal made good, as somebody who means harm would.
 fn seal(text: &str) -> Vec<u8> {
     let mut text = text.as_bytes().to_vec();
@@ -113,6 +132,7 @@ fn the_field_that_is_wrong_is_named() {
     let text = manifest.to_json().unwrap();
     let hash = "\"hash\":\"0101";
     let (second, first) = ("01".repeat(32), "00".repeat(32));
+    let (quoted, itself) = (format!("{second}\""), format!("{second}\",\"parent\":1"));
     let cases = [
         ("\"paged-batchinvariant-v1\"", "\"paged-batchinvariant-v2\"", "layout"),
         ("\"page_size_tokens\":16", "\"page_size_tokens\":0", "page_size_tokens"),
@@ -135,7 +155,7 @@ fn the_field_that_is_wrong_is_named() {
         ("\"split\":{\"k\":[[0,16]", "\"split\":{\"k\":[[1,16]", "turnkv.split"),
         (hash, "\"hash\":\"zz01", "turnkv.pages[1].hash"),
         (&second, &first, "turnkv.pages[1].hash"),
-        ("\"parent\":0", "\"parent\":1", "turnkv.pages[1].parent"),
+        (&quoted, &itself, "turnkv.pages[1].parent"),
         ("\"packs\":[\"", "\"packs\":[\"0", "turnkv.packs[0]"),
         ("\"namespace\":\"07", "\"namespace\":\"0", "turnkv.namespace"),
     ];
