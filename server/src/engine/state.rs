@@ -17,6 +17,7 @@ use super::verifier::Verifier;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Settings;
+use crate::keep::link::Keeper;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -86,6 +87,13 @@ pub(crate) struct Engine {
     pub(crate) instance: u64,
     /// The pool's time, and every deadline's.
     pub(super) clock: Clock,
+}
+
+impl Engine {
+    /// Who keeps memory, and listening sockets, for the next process.
+    pub(crate) fn keeper(&self) -> Option<&Keeper> {
+        self.outliving.as_ref().map(Outliving::keeper)
+    }
 }
 
 /// What the one lock guards.
