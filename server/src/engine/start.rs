@@ -121,6 +121,8 @@ impl Engine {
             catalog,
             specs: Default::default(),
             swept: Mutex::default(),
+            opening: Mutex::default(),
+            adopting: AtomicU64::new(0),
             coming_back: Mutex::default(),
             saving_pins: Mutex::default(),
             archived: super::archived::Archived::new(&settings.archive),
