@@ -7,7 +7,7 @@ mod listeners;
 mod reread;
 
 use crate::access::{Callers, HostUser, UserTable};
-use crate::config::{KeepDram, Settings, Tls};
+use crate::config::{self, KeepDram, Settings, Tls};
 use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
 use crate::connections::opening::{Opening, TakesFrames};
@@ -99,7 +99,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     let (idle, before) = (start.idle, start.before.clone());
     let config = start.config.clone();
     reread(start, &mut signals, &engine, &supervisor);
-    let (upgrades, mut programs) = Upgrades::new(&engine, config, failed_before())?;
+    let (upgrades, mut programs) = Upgrades::new(&engine, config, failed_before(), check_start)?;
     drop(supervisor.task("turnkv-upgrade", Arc::clone(&upgrades).follow(upgrade)));
     let house = House { engine, connections, callers, opening, supervisor, stopped, upgrades };
     let doors = house.open(metrics)?;
@@ -227,15 +227,29 @@ fn opening(settings: &Settings, supervisor: &Supervisor) -> anyhow::Result<Arc<O
     if let Some(note) = settings.exposed() {
         tracing::warn!("{note}");
     }
-    let Tls::Files(files) = &settings.tls else { return Ok(Opening::new(None, counters)) };
-    let credentials = Credentials::open(files.clone(), Protocol::OFFERED, Arc::clone(&counters));
-    let credentials = credentials.map_err(|error| {
-        let todo = "correct the files of [tls]; `turnkv certs` makes some to try with";
-        failed(error, "cannot speak TLS".to_owned(), todo.to_owned())
-    })?;
+    let Some(credentials) = credentials(settings, &counters)? else {
+        return Ok(Opening::new(None, counters));
+    };
     // Not among the tasks that end with the doors.
     drop(supervisor.task("turnkv-tls", Arc::clone(&credentials).watch()));
     Ok(Opening::new(Some(credentials), counters))
+}
+
+/// What `[tls]` names.
+fn credentials(settings: &Settings, counters: &Arc<TlsCounters>) -> anyhow::Result<Option<Arc<Credentials>>> {
+    let Tls::Files(files) = &settings.tls else { return Ok(None) };
+    let credentials = Credentials::open(files.clone(), Protocol::OFFERED, Arc::clone(counters));
+    credentials.map(Some).map_err(|error| {
+        let todo = "correct the files of [tls]; `turnkv certs` makes some to try with";
+        failed(error, "cannot speak TLS".to_owned(), todo.to_owned())
+    })
+}
+
+/// What a start would be refused for at once, whichever program it is of.
+fn check_start(config: Option<&Path>) -> anyhow::Result<()> {
+    let settings = config::load(config)?;
+    callers(&settings)?;
+    credentials(&settings, &TlsCounters::new(settings.tls.is_exposed(settings.tcp))).map(drop)
 }
 
 /// Who the callers of this host are, as `[access]` says.

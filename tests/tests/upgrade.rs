@@ -68,15 +68,21 @@ async fn client(address: String, plane: DataPlane, first: u64, load: Arc<Load>) 
             break;
         }
         let hashes = chain(first + turn % CHAINS, PAGES);
-        let began = Instant::now();
+        let mut began = Instant::now();
+        let mut done = || {
+            load.calls.fetch_add(1, Ordering::Relaxed);
+            took.push(std::mem::replace(&mut began, Instant::now()).elapsed());
+        };
         user.namespace.begin_turn(&session).await.context("begin a turn")?;
+        done();
         let report = user.offload(&options, &hashes).await.context("offload")?;
         ensure!(report.stored + report.present == PAGES, "{report:?}");
+        done();
         ensure!(user.namespace.lookup(&hashes).await.context("lookup")? == PAGES);
+        done();
         let report = user.reload(&hashes).await.context("reload")?; // checks every byte
         ensure!(report.pages == PAGES, "{report:?}");
-        load.calls.fetch_add(4, Ordering::Relaxed);
-        took.push(began.elapsed() / 4);
+        done();
     }
     Ok(took)
 }
@@ -225,6 +231,10 @@ async fn a_program_that_cannot_take_over_leaves_the_old_one_serving() -> Result<
     std::fs::write(&config, format!("nonsense = 1\n{good}"))?;
     let said = refused(&server, &[])?;
     ensure!(said.contains("nonsense"), "{said}");
+    // What no program could start with, this one neither.
+    std::fs::write(&config, format!("{good}\n[access]\nusers = {{ \"no-such-user\" = [\"operator\"] }}\n"))?;
+    let said = refused(&server, &[])?;
+    ensure!(said.contains("no program could start now") && said.contains("no-such-user"), "{said}");
     std::fs::write(&config, &good)?;
     // One that cannot start, because the configuration is not what it was a moment ago: the old one is there again.
     let (place, real) = (config.display(), server_binary()?.display());

@@ -3,6 +3,7 @@
 
 use super::program::{Program, not_now};
 use crate::engine::Engine;
+use crate::report;
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ pub(crate) struct Upgrades {
     /// Where this program came from: another one may be there by now.
     own: PathBuf,
     config: Option<PathBuf>,
+    /// Whether any program could start with this configuration now.
+    check_start: CheckStart,
     /// Why the program that was to take this one's place did not.
     failed: Option<String>,
     /// Taken while one is checked.
@@ -24,16 +27,20 @@ pub(crate) struct Upgrades {
     accepted: mpsc::Sender<Program>,
 }
 
+/// Says why no program could start with a configuration.
+type CheckStart = fn(Option<&Path>) -> anyhow::Result<()>;
+
 impl Upgrades {
     /// Asked for here, and carried out by whoever receives.
     pub(crate) fn new(
         engine: &Arc<Engine>,
         config: Option<PathBuf>,
         failed: Option<String>,
+        check_start: CheckStart,
     ) -> std::io::Result<(Arc<Upgrades>, mpsc::Receiver<Program>)> {
         let (accepted, programs) = mpsc::channel(1);
         let (engine, turn, own) = (Arc::downgrade(engine), Mutex::default(), own_path()?);
-        Ok((Arc::new(Upgrades { engine, own, config, failed, turn, accepted }), programs))
+        Ok((Arc::new(Upgrades { engine, own, config, check_start, failed, turn, accepted }), programs))
     }
 
     /// Checks a program, the one at this one's own place where none is named, and has it take this one's place soon. Blocking.
@@ -48,6 +55,11 @@ impl Upgrades {
             return Err(not_now(
                 "nobody keeps memory and sockets for another program: set keep.dram = \"auto\", or stop this one and start the other",
             ));
+        }
+        if let Err(error) = (self.check_start)(self.config.as_deref()) {
+            // This one could not come back either.
+            let (what, todo) = report::lines(&error);
+            return Err(not_now(&format!("no program could start now: {what}: {todo}")));
         }
         let program = match named {
             Some(path) => Program::named(path, self.config.as_deref())?,
