@@ -21,7 +21,7 @@ use crate::doors::http;
 use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::keep::link::{Keeper, Kept};
-use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX, TCP_BACKLOG};
+use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX};
 use crate::report::{Advise, failed, misused};
 use crate::snapshots::Snapshots;
 use crate::snapshots::tier::Tier;
@@ -32,21 +32,18 @@ use crate::upgrade::asked::Upgrades;
 use crate::upgrade::program::Program;
 use crate::upgrade::replace::{Before, failed_before};
 use caretaker::Caretaker;
-use listeners::Listeners;
+use hand_over::{Doors, ends};
+use listeners::{Listeners, cannot_listen};
 use metrics_exporter_prometheus::PrometheusHandle;
 use reread::Rereader;
 use rustix::process::{getegid, geteuid};
-use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
-use turnkv_transfer::{LocalListener, SocketFile, keep_heap};
+use turnkv_transfer::{LocalListener, keep_heap};
 
 /// How `turnkv serve` was started.
 pub(crate) struct Start {
@@ -131,14 +128,6 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     Ok(Left::Gone)
 }
 
-/// Waits for the doors' tasks.
-async fn ends(tasks: Vec<JoinHandle<()>>) {
-    for task in tasks {
-        // One that panicked has been heard of.
-        task.await.unwrap_or_default();
-    }
-}
-
 /// From now on SIGHUP has the configuration read again, where there is a file and the pool is nobody's own.
 fn reread(start: Start, signals: &mut Signals, engine: &Arc<Engine>, supervisor: &Supervisor) {
     let Some(path) = start.config.filter(|_| start.idle.is_none()) else { return };
@@ -157,15 +146,6 @@ struct House {
     supervisor: Supervisor,
     stopped: watch::Receiver<bool>,
     upgrades: Arc<Upgrades>,
-}
-
-/// Every open door.
-struct Doors {
-    local: Arc<LocalDoor>,
-    framed: Arc<FramedDoor>,
-    tasks: Vec<JoinHandle<()>>,
-    /// Of gRPC; removed at the end.
-    file: SocketFile,
 }
 
 impl House {
@@ -262,25 +242,6 @@ fn callers(settings: &Settings) -> anyhow::Result<Arc<Callers>> {
         failed(error, "cannot tell the users of [access]".to_owned(), todo.to_owned())
     })?;
     Ok(Callers::new(users, access.plain.clone()))
-}
-
-/// What to do depends on why: only where somebody is there already is it for another place.
-fn cannot_listen(error: std::io::Error, place: &dyn std::fmt::Display, key: &str) -> anyhow::Error {
-    let todo = match error.kind() {
-        ErrorKind::AddrInUse => format!("stop the server that is there, or choose another place ({key})"),
-        ErrorKind::AddrNotAvailable => format!("choose an address that this host has ({key})"),
-        ErrorKind::PermissionDenied => format!("choose a place that this user may listen at ({key})"),
-        _ => format!("choose a place that exists and can be listened at ({key})"),
-    };
-    failed(error, format!("cannot listen at {place}"), todo)
-}
-
-/// As `TcpListener::bind`, with a longer backlog: what does not fit it waits a second before it is tried again.
-fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(TCP_BACKLOG)
 }
 
 /// Makes the directory of the sockets.

@@ -144,9 +144,7 @@ impl Engine {
             clock: parts.clock,
         });
         engine.load_catalog();
-        for slab in engine.slabs.dram.regions() {
-            engine.remote.attach(&slab);
-        }
+        engine.slabs.dram.regions().iter().for_each(|slab| engine.remote.attach(slab));
         Ok(engine)
     }
 }

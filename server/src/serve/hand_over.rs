@@ -1,13 +1,25 @@
 //! The end of a server whose place another program takes: nobody new is let in, calls under way are answered, connections end.
 //! Owns: the order of these. Must not know: how the program is checked and started.
 
-use super::{Doors, ends};
+use crate::doors::framed::FramedDoor;
+use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::limits::{UPGRADE_FINISH_MAX, UPGRADE_FINISH_PAUSE};
 use crate::upgrade::program::Program;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use turnkv_transfer::SocketFile;
+
+/// Every open door.
+pub(super) struct Doors {
+    pub(super) local: Arc<LocalDoor>,
+    pub(super) framed: Arc<FramedDoor>,
+    pub(super) tasks: Vec<JoinHandle<()>>,
+    /// Of gRPC; removed at the end.
+    pub(super) file: SocketFile,
+}
 
 /// Waits for a program that is to take this one's place.
 pub(super) async fn asked(programs: &mut mpsc::Receiver<Program>) -> Program {
@@ -61,4 +73,12 @@ pub(super) async fn run(
     let took_ms = began.elapsed().as_millis() as u64;
     tracing::info!(program = %program.path.display(), took_ms, "left to another program");
     Ok(())
+}
+
+/// Waits for the doors' tasks.
+pub(super) async fn ends(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        // One that panicked has been heard of.
+        task.await.unwrap_or_default();
+    }
 }

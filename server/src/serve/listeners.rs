@@ -1,15 +1,16 @@
 //! The sockets at which doors listen: those of the server before, where a keeper has them and they are still of the place that is
 //! configured, else new ones. Owns: that, and that they are kept for the next server. Must not know: what is served at them.
 
-use super::{cannot_listen, listen_tcp};
 use crate::keep::link::Keeper;
-use std::io;
+use crate::limits::TCP_BACKLOG;
+use crate::report::failed;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use turnkv_transfer::{SocketFile, bind_unix};
 
 /// Makes listening sockets. None: nobody keeps them.
@@ -84,4 +85,27 @@ impl Listeners<'_> {
 
 fn say(error: &io::Error) {
     tracing::warn!(%error, "a listening socket is not kept: who connects while no server runs is refused");
+}
+
+/// What to do depends on why: only where somebody is there already is it for another place.
+pub(super) fn cannot_listen(
+    error: std::io::Error,
+    place: &dyn std::fmt::Display,
+    key: &str,
+) -> anyhow::Error {
+    let todo = match error.kind() {
+        ErrorKind::AddrInUse => format!("stop the server that is there, or choose another place ({key})"),
+        ErrorKind::AddrNotAvailable => format!("choose an address that this host has ({key})"),
+        ErrorKind::PermissionDenied => format!("choose a place that this user may listen at ({key})"),
+        _ => format!("choose a place that exists and can be listened at ({key})"),
+    };
+    failed(error, format!("cannot listen at {place}"), todo)
+}
+
+/// As `TcpListener::bind`, with a longer backlog: what does not fit it waits a second before it is tried again.
+fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(TCP_BACKLOG)
 }
