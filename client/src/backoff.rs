@@ -32,6 +32,8 @@ impl Backoff {
 pub(crate) struct Attempts {
     /// It has opened its namespace again.
     pub(crate) reopened: bool,
+    /// It has asked another server process, after its connection to one was lost.
+    pub(crate) reconnected: bool,
     /// The least pause before the next attempt.
     least: Duration,
 }

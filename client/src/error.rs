@@ -156,7 +156,10 @@ impl From<tonic::Status> for Error {
             return Error::unavailable(format!("the server refused the connection: {words}"));
         }
         // Not said by a TurnKV server: the transport's own words.
+        // What has a cause here, the server did not say: the connection ended before the call was sent.
+        let was_unsent = std::error::Error::source(&status).is_some();
         let kind = match status.code() {
+            Code::Cancelled if was_unsent => ErrorKind::Unavailable,
             Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Deadline,
             Code::Unimplemented | Code::OutOfRange | Code::DataLoss => ErrorKind::Internal,
             _ => ErrorKind::Unavailable,

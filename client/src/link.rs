@@ -17,6 +17,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 use turnkv_transfer::PieceBuffers;
@@ -178,13 +179,14 @@ impl Link {
         }
     }
 
-    /// One unary or streaming gRPC call, by the deadline.
+    /// One unary or streaming gRPC call, by the deadline. One whose connection is lost is made once more where somebody listens:
+    /// no verb does harm twice.
     pub(crate) async fn rpc<T, F, Fut>(&self, deadline: Deadline, mut call: F) -> Result<T>
     where
         F: FnMut(Channel) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let mut backoff = self.backoff(deadline);
+        let (mut backoff, mut lost) = (self.backoff(deadline), false);
         loop {
             let status = match deadline.bound(call(self.grpc.channel())).await? {
                 Ok(response) => return Ok(response.into_inner()),
@@ -195,11 +197,31 @@ impl Link {
             if matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Deadline) {
                 self.grpc.reset();
             }
-            if !unreached {
+            if unreached {
+                self.find_server(&mut backoff, deadline, || error).await?;
+                continue;
+            }
+            if error.kind != ErrorKind::Unavailable || lost || !self.listens(deadline).await {
                 return Err(error);
             }
-            self.find_server(&mut backoff, deadline, || error).await?;
+            lost = true;
         }
+    }
+
+    /// Whether somebody listens for the calls of this client, so that one whose connection was lost is worth another attempt.
+    pub(crate) async fn listens(&self, deadline: Deadline) -> bool {
+        let soon = deadline.within(Duration::from_millis(self.config.connect_ms));
+        let connects = async {
+            match &self.address {
+                Address::Unix(path) => UnixStream::connect(path).await.is_ok(),
+                Address::Tcp(host, port) | Address::Tls(host, port) => {
+                    TcpStream::connect((host.as_str(), *port)).await.is_ok()
+                }
+                // Its channel connects by itself.
+                Address::Http(_) => true,
+            }
+        };
+        soon.bound(connects).await.unwrap_or(false)
     }
 
     /// Keeps one connection at rest, by which an embedded server knows that somebody is there.

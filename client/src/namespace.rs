@@ -70,7 +70,8 @@ impl Namespace {
     }
 
     /// After an attempt at a call that failed: true if another one is worth it. Either the server forgot the namespace, which is
-    /// open again now, or it was busy, did nothing, and said when to ask again, which is now.
+    /// open again now, or it was busy, did nothing, and said when to ask again, which is now, or its process gave way to another
+    /// one, which listens.
     pub(crate) async fn again(
         &self,
         error: &Error,
@@ -79,6 +80,10 @@ impl Namespace {
     ) -> Result<bool> {
         if let ErrorKind::Busy { retry_after_ms: retry_after_ms @ 1.. } = error.kind {
             return Ok(attempts.pause(retry_after_ms, deadline).await);
+        }
+        if error.kind == ErrorKind::Unavailable && !attempts.reconnected {
+            attempts.reconnected = true;
+            return Ok(self.link.listens(deadline).await);
         }
         if error.kind != ErrorKind::NamespaceUnknown || attempts.reopened {
             return Ok(false);

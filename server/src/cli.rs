@@ -2,17 +2,22 @@
 //! they do.
 
 use crate::limits::RUNTIME_END_MS_MAX;
+use crate::report::Advise;
+use crate::serve::Left;
+use crate::upgrade::program::VERSIONS;
+use crate::upgrade::replace::{BEFORE, Before, replace};
 use crate::{cmd, config, report, serve, telemetry};
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use turnkv_transfer::inherited::take_inherited;
 use turnkv_transfer::share_heaps;
 
 /// TurnKV keeps the KV cache of LLM sessions while they wait.
 #[derive(Parser)]
-#[command(name = "turnkv", version)]
+#[command(name = "turnkv", version, long_version = VERSIONS.as_str())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -75,6 +80,8 @@ enum Command {
         #[command(subcommand)]
         command: cmd::snapshot::SnapshotCommand,
     },
+    /// Have another program take the place of a running server: calls under way are answered, connects wait, DRAM stays.
+    Upgrade(cmd::upgrade::UpgradeArguments),
     /// Print what a running server holds and does.
     Status {
         /// unix:/path/turnkv.sock, tls://host:port, tcp://host:port or http://host:port.
@@ -107,15 +114,9 @@ pub fn run() -> ExitCode {
 fn act(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve { config, embedded, embedded_idle_s, log_json } => {
-            share_heaps();
-            telemetry::start_logs(log_json);
-            let settings = config::load(config.as_deref())?;
-            let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let served = runtime.block_on(serve::run(serve::Start { settings, config, idle }));
-            // A blocking thread that waits for what is gone must not keep the process.
-            runtime.shutdown_timeout(Duration::from_millis(RUNTIME_END_MS_MAX));
-            served
+            let start = ServeArguments { config, embedded, embedded_idle_s };
+            let before = before()?;
+            serve_as(start, log_json, &before).map_err(|error| before.comes_back(error))
         }
         Command::Certs(arguments) => cmd::certs::run(&arguments),
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
@@ -125,6 +126,7 @@ fn act(command: Command) -> anyhow::Result<()> {
         }
         Command::Record(arguments) => on_a_runtime(cmd::record::run(&arguments)),
         Command::Resize(arguments) => on_a_runtime(cmd::resize::run(&arguments)),
+        Command::Upgrade(arguments) => on_a_runtime(cmd::upgrade::run(&arguments)),
         Command::Simulate(arguments) => cmd::simulate::run(&arguments),
         Command::Size(arguments) => on_a_runtime(cmd::size::run(&arguments)),
         Command::Snapshot { command } => on_a_runtime(cmd::snapshot::run(&command)),
@@ -133,6 +135,44 @@ fn act(command: Command) -> anyhow::Result<()> {
             on_a_runtime(cmd::status::run(address.as_deref(), json, interval))
         }
     }
+}
+
+/// What `turnkv serve` was told.
+struct ServeArguments {
+    config: Option<PathBuf>,
+    embedded: bool,
+    embedded_idle_s: u64,
+}
+
+fn serve_as(arguments: ServeArguments, log_json: bool, before: &Before) -> anyhow::Result<()> {
+    let ServeArguments { config, embedded, embedded_idle_s } = arguments;
+    share_heaps();
+    telemetry::start_logs(log_json);
+    let settings = config::load(config.as_deref())?;
+    let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let start = serve::Start { settings, config, idle, before: before.clone() };
+    let left = match runtime.block_on(serve::run(start)) {
+        // What still runs ends with this program, at any instant: what is kept is fit for that.
+        Ok(Left::For(program)) => Err(replace(&program)),
+        Ok(Left::Gone) => Ok(()),
+        Err(error) => Err(error),
+    };
+    // A blocking thread that waits for what is gone must not keep the process.
+    runtime.shutdown_timeout(Duration::from_millis(RUNTIME_END_MS_MAX));
+    left
+}
+
+/// The program whose place in this process this one takes, where there was one.
+fn before() -> anyhow::Result<Before> {
+    let Some(number) = std::env::var_os(BEFORE) else { return Ok(Before::default()) };
+    let number = number.to_str().and_then(|number| number.parse().ok());
+    let taken = number.map(|number| take_inherited(&[number])).transpose();
+    let program = taken.advise(
+        || format!("{BEFORE} names no descriptor of another program"),
+        &format!("do not set {BEFORE}: `turnkv upgrade` does"),
+    )?;
+    Ok(Before::new(program.and_then(|mut taken| taken.pop())))
 }
 
 fn on_a_runtime(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

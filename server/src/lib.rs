@@ -10,6 +10,7 @@
 //! - `catalog`: namespaces and sessions across restarts
 //! - `clock`: what time it is
 //! - `supervise`: what the server cannot do without
+//! - `upgrade`: another program takes this one's place
 //! - `report`: errors as an operator reads them
 //! - `telemetry`, `limits`, `seldom` (what the log says now and then)
 //! - `simulation` (a feature that no production build has): the engine without its threads, doors and clock
@@ -36,5 +37,6 @@ mod snapshots;
 mod supervise;
 mod telemetry;
 mod tls;
+mod upgrade;
 
 pub use cli::run;

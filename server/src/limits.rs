@@ -11,8 +11,10 @@ use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 100;
 /// Ending of the path at which the keeper of page memory listens, beside the gRPC socket.
 pub(crate) const KEEP_SOCKET_SUFFIX: &str = ".keep";
-/// Descriptors that a keeper holds: every slab's, its successor's while it is renewed, and the slot table's.
-pub(crate) const KEPT_MAX: usize = 2 * turnkv_tier::limits::SLABS_MAX as usize + 1;
+/// Descriptors that a keeper holds: every slab's, its successor's while it is renewed, the slot table's, listening sockets.
+pub(crate) const KEPT_MAX: usize = 2 * turnkv_tier::limits::SLABS_MAX as usize + 1 + KEPT_LISTENING_MAX;
+/// Of these, listening sockets: local, gRPC on Unix and on TCP, metrics; each, while it changes its place, twice.
+pub(crate) const KEPT_LISTENING_MAX: usize = 8;
 /// Bytes of the name of a kept descriptor.
 pub(crate) const KEPT_NAME_BYTES_MAX: usize = 64;
 /// How long a call between a server and its keeper may take.
@@ -25,6 +27,20 @@ pub(crate) const KEEP_START_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const KEEP_SERVER_WAIT: Duration = Duration::from_secs(15);
 /// Pause between two tries to have memory kept again, after its keeper was lost.
 pub(crate) const KEEP_RETRY: Duration = Duration::from_secs(5);
+/// How long another program may take to say what it is, and what it makes of the configuration, before it takes this one's place.
+pub(crate) const UPGRADE_CHECK_MAX: Duration = Duration::from_secs(10);
+/// Pause between two looks whether it has.
+pub(crate) const UPGRADE_CHECK_PAUSE: Duration = Duration::from_millis(5);
+/// Bytes that are read of what it says.
+pub(crate) const UPGRADE_SAID_BYTES_MAX: u64 = 64 << 10;
+/// How long calls under way may take to end before an upgrade, and connections with them.
+pub(crate) const UPGRADE_FINISH_MAX: Duration = Duration::from_secs(2);
+/// Pause between two looks whether they have.
+pub(crate) const UPGRADE_FINISH_PAUSE: Duration = Duration::from_millis(1);
+/// How long `turnkv upgrade` waits for an answer of the server before it asks again.
+pub(crate) const UPGRADE_ANSWER_MAX: Duration = Duration::from_secs(15);
+/// Pause between two questions of it.
+pub(crate) const UPGRADE_ASK: Duration = Duration::from_millis(50);
 /// Connections on the local socket; each costs one thread.
 pub(crate) const LOCAL_CONNECTIONS_MAX: usize = 512;
 /// Pause between two looks at slabs that cannot leave yet, and at one that cannot come.

@@ -2,10 +2,12 @@
 //! not know: the verbs.
 
 mod caretaker;
+mod hand_over;
+mod listeners;
 mod reread;
 
 use crate::access::{Callers, HostUser, UserTable};
-use crate::config::{KeepDram, Settings, Tls};
+use crate::config::{self, KeepDram, Settings, Tls};
 use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
 use crate::connections::opening::{Opening, TakesFrames};
@@ -19,26 +21,27 @@ use crate::doors::http;
 use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::keep::link::{Keeper, Kept};
-use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX, TCP_BACKLOG};
+use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX};
 use crate::report::{Advise, failed, misused};
 use crate::snapshots::Snapshots;
 use crate::snapshots::tier::Tier;
 use crate::supervise::{Endings, Supervisor};
 use crate::telemetry;
 use crate::tls::{Credentials, Protocol, TlsCounters};
+use crate::upgrade::asked::Upgrades;
+use crate::upgrade::program::Program;
+use crate::upgrade::replace::{Before, failed_before};
 use caretaker::Caretaker;
+use hand_over::{Doors, ends};
+use listeners::{Listeners, cannot_listen};
 use metrics_exporter_prometheus::PrometheusHandle;
 use reread::Rereader;
 use rustix::process::{getegid, geteuid};
-use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
 use turnkv_transfer::{LocalListener, keep_heap};
 
@@ -50,12 +53,25 @@ pub(crate) struct Start {
     pub(crate) config: Option<PathBuf>,
     /// Leave once nobody has been connected for so long (a private pool of one user's clients).
     pub(crate) idle: Option<Duration>,
+    /// Whose place in this process it takes, until it serves.
+    pub(crate) before: Before,
 }
 
-/// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves. SIGHUP has the
+/// How a server's life ends, if not by an error.
+pub(crate) enum Left {
+    /// For good.
+    Gone,
+    /// Another program is to take its place.
+    For(Program),
+}
+
+/// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves. SIGUSR2 has another
+/// program take over: memory and listening sockets stay with the keeper. SIGHUP has the
 /// configuration read again; where there is no file, and for a private pool, it ends the server too. A vital thread or task that ends is an error, at once: what is stored is good, and the next start serves it.
-pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
+pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     let metrics = telemetry::start_metrics()?;
+    // While it starts, one who asks for an upgrade waits.
+    let upgrade = signal(SignalKind::user_defined2())?;
     // A file that may not grow (`ulimit -f`) is an error of the write, not the end of the process.
     drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
     let (supervisor, mut endings) = Supervisor::new();
@@ -77,30 +93,39 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<()> {
     // Before anybody can find a door open: from then on there is something to finish.
     let mut signals = Signals::listen()?;
     let (stop, stopped) = watch::channel(false);
-    let idle = start.idle;
+    let (idle, before) = (start.idle, start.before.clone());
+    let config = start.config.clone();
     reread(start, &mut signals, &engine, &supervisor);
-    let house = House { engine, connections, callers, opening, supervisor, stopped };
-    let (doors, _files) = house.open(metrics)?;
+    let (upgrades, mut programs) = Upgrades::new(&engine, config, failed_before(), check_start)?;
+    drop(supervisor.task("turnkv-upgrade", Arc::clone(&upgrades).follow(upgrade)));
+    let house = House { engine, connections, callers, opening, supervisor, stopped, upgrades };
+    let doors = house.open(metrics)?;
+    before.forget();
     tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
-    let reason = end(signals, nobody_left(&house.engine, idle), &mut endings).await?;
+    let nobody = nobody_left(&house.engine, idle);
+    let reason = tokio::select! {
+        program = hand_over::asked(&mut programs) => {
+            hand_over::run(&house.engine, doors, &stop, &program).await?;
+            return Ok(Left::For(program));
+        }
+        reason = end(signals, nobody, &mut endings) => reason?,
+    };
     tracing::info!(reason, "leaving: finishing writes");
     let leaving = Arc::clone(&house.engine);
     tokio::task::spawn_blocking(move || leaving.leave()).await?;
+    if let Some(keeper) = house.engine.keeper() {
+        // Nobody is to wait for a server that may not come: who connects from now on is refused at once.
+        keeper.stop_listening_at_all().unwrap_or_else(|error| tracing::debug!(%error, "the keeper is gone"));
+    }
     doors.local.close();
     doors.framed.close();
     stop.send_replace(true);
-    let all = async {
-        for task in doors.tasks {
-            // One that panicked has been heard of.
-            task.await.unwrap_or_default();
-        }
-    };
-    if tokio::time::timeout(DOORS_END_MAX, all).await.is_err() {
+    if tokio::time::timeout(DOORS_END_MAX, ends(doors.tasks)).await.is_err() {
         tracing::info!("open connections were cut");
     }
     tracing::info!("left");
-    Ok(())
+    Ok(Left::Gone)
 }
 
 /// From now on SIGHUP has the configuration read again, where there is a file and the pool is nobody's own.
@@ -120,23 +145,19 @@ struct House {
     opening: Arc<Opening>,
     supervisor: Supervisor,
     stopped: watch::Receiver<bool>,
-}
-
-/// Every open door.
-struct Doors {
-    local: Arc<LocalDoor>,
-    framed: Arc<FramedDoor>,
-    tasks: Vec<JoinHandle<()>>,
+    upgrades: Arc<Upgrades>,
 }
 
 impl House {
-    /// Opens every door. What comes beside them removes the socket's file at the end.
-    fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<(Doors, impl Sized + use<>)> {
+    /// Opens every door.
+    fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<Doors> {
+        let listeners = Listeners(self.engine.keeper());
         let settings = &self.engine.settings;
         let path = local_path(&settings.socket);
         let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
         let (connections, callers) = (&self.connections, &self.callers);
-        let local = LocalListener::bind(&path, settings.socket_mode).and_then(|listener| {
+        let (listener, file) = listeners.unix("local", &path, settings.socket_mode)?;
+        let local = LocalListener::of(listener, file).and_then(|listener| {
             LocalDoor::open(&self.engine, &calls, connections, callers, listener, handle, &self.supervisor)
         });
         let local = local.map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
@@ -148,13 +169,14 @@ impl House {
             // Not among the tasks: it has no end of its own. What it was doing is whole, or is not there.
             drop(self.supervisor.task("turnkv-archive", tier.run()));
         }
-        let grpc = Grpc::new(&self.engine, &calls, &budget, &answers, snapshots)?;
-        let (unix, file) = grpc::bind_unix(&settings.socket, settings.socket_mode)
+        let grpc = Grpc::new(&self.engine, &calls, &budget, &answers, snapshots, &self.upgrades)?;
+        let (unix, file) = listeners.unix("grpc", &settings.socket, settings.socket_mode)?;
+        let unix = grpc::of_reactor(unix)
             .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
         let served = grpc.serve_unix(unix, &self.connections, &self.callers, self.stopped.clone());
         let mut tasks = vec![self.supervisor.task("turnkv-grpc-unix", served)];
         if let Some(address) = settings.tcp {
-            let listener = bind_tcp(address, "tcp")?;
+            let listener = listeners.tcp("tcp", address)?;
             let admitting = Admitting::new(listener, Door::Tcp, &self.connections, &self.callers);
             let frames = Arc::clone(&framed) as Arc<dyn TakesFrames>;
             let incoming = Arc::clone(&self.opening).http2_of(admitting, frames);
@@ -162,7 +184,7 @@ impl House {
             tasks.push(self.supervisor.task("turnkv-grpc-tcp", served));
         }
         if let Some(address) = settings.metrics {
-            let listener = bind_tcp(address, "metrics")?;
+            let listener = listeners.tcp("metrics", address)?;
             let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
             let (callers, stopped) = (Arc::clone(&self.callers), self.stopped.clone());
             let served = http::serve(listener, engine, connections, callers, metrics, stopped);
@@ -175,7 +197,7 @@ impl House {
             Caretaker { engine, connections, local: looked_after, framed: remote, budget, answers, standing };
         // Not among the tasks: it has no end of its own.
         drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
-        Ok((Doors { local, framed, tasks }, file))
+        Ok(Doors { local, framed, tasks, file })
     }
 }
 
@@ -185,15 +207,29 @@ fn opening(settings: &Settings, supervisor: &Supervisor) -> anyhow::Result<Arc<O
     if let Some(note) = settings.exposed() {
         tracing::warn!("{note}");
     }
-    let Tls::Files(files) = &settings.tls else { return Ok(Opening::new(None, counters)) };
-    let credentials = Credentials::open(files.clone(), Protocol::OFFERED, Arc::clone(&counters));
-    let credentials = credentials.map_err(|error| {
-        let todo = "correct the files of [tls]; `turnkv certs` makes some to try with";
-        failed(error, "cannot speak TLS".to_owned(), todo.to_owned())
-    })?;
+    let Some(credentials) = credentials(settings, &counters)? else {
+        return Ok(Opening::new(None, counters));
+    };
     // Not among the tasks that end with the doors.
     drop(supervisor.task("turnkv-tls", Arc::clone(&credentials).watch()));
     Ok(Opening::new(Some(credentials), counters))
+}
+
+/// What `[tls]` names.
+fn credentials(settings: &Settings, counters: &Arc<TlsCounters>) -> anyhow::Result<Option<Arc<Credentials>>> {
+    let Tls::Files(files) = &settings.tls else { return Ok(None) };
+    let credentials = Credentials::open(files.clone(), Protocol::OFFERED, Arc::clone(counters));
+    credentials.map(Some).map_err(|error| {
+        let todo = "correct the files of [tls]; `turnkv certs` makes some to try with";
+        failed(error, "cannot speak TLS".to_owned(), todo.to_owned())
+    })
+}
+
+/// What a start would be refused for at once, whichever program it is of.
+fn check_start(config: Option<&Path>) -> anyhow::Result<()> {
+    let settings = config::load(config)?;
+    callers(&settings)?;
+    credentials(&settings, &TlsCounters::new(settings.tls.is_exposed(settings.tcp))).map(drop)
 }
 
 /// Who the callers of this host are, as `[access]` says.
@@ -206,29 +242,6 @@ fn callers(settings: &Settings) -> anyhow::Result<Arc<Callers>> {
         failed(error, "cannot tell the users of [access]".to_owned(), todo.to_owned())
     })?;
     Ok(Callers::new(users, access.plain.clone()))
-}
-
-/// What to do depends on why: only where somebody is there already is it for another place.
-fn cannot_listen(error: std::io::Error, place: &dyn std::fmt::Display, key: &str) -> anyhow::Error {
-    let todo = match error.kind() {
-        ErrorKind::AddrInUse => format!("stop the server that is there, or choose another place ({key})"),
-        ErrorKind::AddrNotAvailable => format!("choose an address that this host has ({key})"),
-        ErrorKind::PermissionDenied => format!("choose a place that this user may listen at ({key})"),
-        _ => format!("choose a place that exists and can be listened at ({key})"),
-    };
-    failed(error, format!("cannot listen at {place}"), todo)
-}
-
-fn bind_tcp(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    listen_tcp(address).map_err(|error| cannot_listen(error, &address, key))
-}
-
-/// As `TcpListener::bind`, with a longer backlog: what does not fit it waits a second before it is tried again.
-fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(TCP_BACKLOG)
 }
 
 /// Makes the directory of the sockets.

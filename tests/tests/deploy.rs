@@ -78,6 +78,49 @@ fn the_keepers_unit_is_where_the_server_looks_for_it() {
     }
 }
 
+/// A keeper's container and a server's, in a pod and for Docker: what they run exists, and they meet where the sample listens.
+#[test]
+fn the_containers_run_a_keeper_beside_the_server() {
+    let sample = read(SAMPLE);
+    let (_, socket) = sample.split_once("\nlisten = \"unix:").expect("the sample says where to listen");
+    let socket = socket.split('"').next().expect("the path ends");
+    let directory = Path::new(socket).parent().expect("it lies in a directory").display().to_string();
+    for (manifest, key, shares_processes) in [
+        ("deploy/pod.yaml", "args: ", "shareProcessNamespace: true"),
+        ("deploy/compose.yaml", "command: ", "pid: host"),
+    ] {
+        let text = read(manifest);
+        let lists = text.lines().filter_map(|line| line.trim().strip_prefix(key));
+        let commands: Vec<Vec<String>> = lists
+            .filter_map(|list| serde_json::from_str(list).ok())
+            .filter(|list: &Vec<String>| list[0] != INSTALLED_BINARY)
+            .collect();
+        assert_eq!(commands.len(), 2, "{manifest}: a keeper and a server");
+        let keeper = commands.iter().find(|command| command[0] == "keep").expect("a keeper");
+        assert_eq!(keeper[1..3], ["--socket".to_owned(), format!("{socket}.keep")], "{manifest}");
+        let server = commands.iter().find(|command| command[0] == "serve").expect("a server");
+        assert_eq!(server[1..], ["--config".to_owned(), INSTALLED_CONFIG.to_owned()], "{manifest}");
+        for command in &commands {
+            let help = String::from_utf8_lossy(&turnkv(&[&command[0], "--help"]).stdout).into_owned();
+            for option in command.iter().filter(|word| word.starts_with("--")) {
+                assert!(help.contains(option.as_str()), "{manifest}: turnkv {} has no {option}", command[0]);
+            }
+        }
+        let mounts = [format!("mountPath: {directory} "), format!("run:{directory}\"")];
+        let mounted = text.lines().filter(|line| mounts.iter().any(|mount| line.contains(mount))).count();
+        assert_eq!(mounted, 2, "{manifest}: both have the sockets' directory");
+        assert!(text.contains(shares_processes), "{manifest}: both see who writes");
+        let stop_s =
+            text.split_once("terminationGracePeriodSeconds: ").or(text.split_once("stop_grace_period: "));
+        let stop_s = stop_s.and_then(|(_, rest)| rest.split(['s', '\n']).next()).expect("a time to stop");
+        let drain_ms = number(&sample, "drain_ms = ");
+        assert!(
+            stop_s.parse::<u64>().expect("a number") * 1000 > drain_ms,
+            "{manifest}: a drain would be killed"
+        );
+    }
+}
+
 #[test]
 fn systemd_understands_the_unit() {
     if let Err(why) = Command::new("systemd-analyze").arg("--version").output() {
@@ -128,7 +171,9 @@ fn the_image_is_small_unprivileged_and_watched() {
 
 #[test]
 fn the_commands_that_deploy_uses_exist() {
-    for command in [["serve", "--config"], ["config", "--config"], ["status", "--address"]] {
+    for command in
+        [["serve", "--config"], ["config", "--config"], ["status", "--address"], ["upgrade", "--address"]]
+    {
         let output = turnkv(&[command[0], "--help"]);
         let help = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && help.contains(command[1]), "turnkv {}: {help}", command.join(" "));

@@ -210,6 +210,7 @@ fn admin_calls(namespace: &bytes::Bytes) -> Vec<Call> {
         call("/turnkv.v1.Admin/Drain", &wire::DrainRequest {}),
         call("/turnkv.v1.Admin/Resize", &wire::ResizeRequest { dram_bytes: 32 << 20 }),
         call("/turnkv.v1.Admin/Resume", &wire::ResumeRequest {}),
+        call("/turnkv.v1.Admin/Upgrade", &wire::UpgradeRequest { binary: "/turnkv".to_owned(), look: true }),
         call("/turnkv.v1.Admin/Evict", &wire::EvictRequest { namespace: namespace.clone(), tier: 1 }),
         call(
             "/turnkv.v1.Admin/SizeAdvice",

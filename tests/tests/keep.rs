@@ -87,11 +87,12 @@ async fn whatever_was_acknowledged_is_served_from_dram_after_kill_9_at_any_momen
             tokio::time::sleep(Duration::from_micros(500 + kill * 7_919 % 60_000)).await;
             server.kill()?;
             round.stop.store(true, Ordering::Relaxed);
+            // Who is in the middle of a call waits for the next server.
+            server.restart()?;
             for writer in writers {
                 writer.await??;
             }
             acknowledged.extend(round.stored.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.iter());
-            server.restart()?;
             let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
             let every = acknowledged.len() / 20 + 1;
             let sample = acknowledged.iter().rev().take(40).chain(acknowledged.iter().step_by(every));

@@ -30,7 +30,7 @@ pub(super) async fn connect_patiently(address: &str) -> anyhow::Result<Channel> 
     connect_within(address, None).await
 }
 
-async fn connect_within(address: &str, answer_max: Option<Duration>) -> anyhow::Result<Channel> {
+pub(super) async fn connect_within(address: &str, answer_max: Option<Duration>) -> anyhow::Result<Channel> {
     if let Some(place) = address.strip_prefix("tls://") {
         return under_tls(address, place, answer_max).await;
     }

@@ -10,6 +10,7 @@
 //! - [`simulate`]: traces played against the pool with simulated time
 //! - [`size`]: what more memory would buy, live or from a trace
 //! - [`snapshot`]: sessions' pages kept outside the pool, and brought back
+//! - [`upgrade`]: another program takes a running server's place
 //! - [`status`]: a running server's tiers, hit ratios, sessions, rates
 
 use std::io::{ErrorKind, Write};
@@ -25,6 +26,7 @@ pub(crate) mod simulate;
 pub(crate) mod size;
 pub(crate) mod snapshot;
 pub(crate) mod status;
+pub(crate) mod upgrade;
 
 /// Prints what a command has to say. Somebody who stops reading, as `head` does, has read enough.
 fn print(text: &str) -> std::io::Result<()> {

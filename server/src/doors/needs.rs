@@ -73,6 +73,7 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::AdminRecord
         | Method::AdminResume
         | Method::AdminResize
+        | Method::AdminUpgrade
         // They write to, and read from, the server's own host.
         | Method::SnapshotsExport
         | Method::SnapshotsImport => (Need::Operator, Reach::Everybody),

@@ -54,6 +54,12 @@ impl Engine {
         self.seal();
     }
 
+    /// Another program takes over what is kept: closes the log and saves the sessions. What is dirty stays so, in memory. Blocking.
+    pub(crate) fn hand_over(self: &Arc<Self>) {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.close_stores();
+    }
+
     /// Goes on with a drain; says whether there is something to wait for.
     pub(crate) fn has_to_write(self: &Arc<Self>) -> bool {
         self.drain() > 0 && self.nvme.as_ref().is_some_and(|nvme| nvme.poisoned().is_none())
@@ -68,6 +74,10 @@ impl Engine {
                 "leaving with pages that were not written: raise limits.drain_ms to wait longer"
             );
         }
+        self.close_stores();
+    }
+
+    fn close_stores(self: &Arc<Self>) {
         self.flush_catalog_whole();
         if let Some(Err(error)) = self.nvme.as_ref().map(|nvme| nvme.shutdown()) {
             tracing::error!(%error, "the segment log was not closed cleanly: the next start checks it");

@@ -8,12 +8,13 @@ use crate::catalog::Loaded;
 use crate::limits::RETIRE_CALLS_PER_TICK;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::sync::atomic::Ordering;
 use turnkv_pool::{Adoption, NamespaceDesc, NamespaceIndex, PoolError, TenantNamespaces};
 use turnkv_proto::{CheckedSpec, Error, ErrorKind, NamespaceId};
 
 impl Engine {
-    /// Opens a namespace: the same spec always gives the same id. What NVMe has of it is there when the reply leaves; and it is
-    /// in the catalog, if that works. At the limit one makes way: the tenant's own, where it has its share.
+    /// Opens a namespace: the same spec always gives the same id. What NVMe, and memory of the process before, have of it is there
+    /// when the reply leaves, and before anybody finds it open; and it is in the catalog, if that works. At the limit one makes way: the tenant's own, where it has its share.
     pub(crate) fn open_namespace(&self, spec: &CheckedSpec) -> Result<(), Error> {
         let desc = describe(spec);
         if desc.shard_bytes > self.settings.dram.slab_bytes {
@@ -23,12 +24,15 @@ impl Engine {
             );
             return Err(Error::new(ErrorKind::Limit, text));
         }
+        // Who opens it while somebody else does has what is found as well.
+        let _turn = self.opening.lock();
         let opened = self.open_new(desc)?;
         self.note_spec(spec);
         self.archived.opened_bell.notify_one();
         if let Some(ns) = opened {
             self.adopt(&[ns]);
             self.restore(ns);
+            self.adopting.store(0, Ordering::Release);
             if let Some(catalog) = &self.catalog {
                 catalog.put_namespace(spec);
             }
@@ -56,6 +60,7 @@ impl Engine {
             opened => opened,
         };
         let ns = opened.map_err(refuse)?;
+        self.adopting.store(u64::from(ns.0) + 1, Ordering::Release);
         self.comes_back(ns);
         Ok(Some(ns))
     }
@@ -185,10 +190,12 @@ impl Engine {
         finding
     }
 
-    /// The pool's index of a namespace that was opened.
+    /// The pool's index of a namespace that was opened. One whose pages are still being taken in is not open yet: nobody is to
+    /// miss what is here, and who opens it waits for them.
     pub(super) fn find_namespace(&self, id: &NamespaceId) -> Result<NamespaceIndex, Error> {
         let now = self.now();
         let found = self.decide().pool.use_namespace(id, now);
+        let found = found.filter(|ns| self.adopting.load(Ordering::Acquire) != u64::from(ns.0) + 1);
         found.ok_or_else(|| unknown_namespace(id))
     }
 }

@@ -88,6 +88,11 @@ impl Outliving {
         self.say(self.keeper.keep(&slab_name(slab, generation), region.fd()));
     }
 
+    /// Who keeps.
+    pub(super) fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
     /// Descriptors that are kept; 0: nobody keeps any.
     pub(super) fn count(&self) -> usize {
         self.keeper.count()
@@ -121,6 +126,7 @@ impl Outliving {
                     self.say(self.keeper.drop_kept(name));
                 }
                 self.keep_all(dram);
+                self.say(self.keeper.keep_listening_again());
                 tracing::info!("page memory is kept again");
             }
         }

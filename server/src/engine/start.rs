@@ -121,6 +121,8 @@ impl Engine {
             catalog,
             specs: Default::default(),
             swept: Mutex::default(),
+            opening: Mutex::default(),
+            adopting: AtomicU64::new(0),
             coming_back: Mutex::default(),
             saving_pins: Mutex::default(),
             archived: super::archived::Archived::new(&settings.archive),
@@ -142,9 +144,7 @@ impl Engine {
             clock: parts.clock,
         });
         engine.load_catalog();
-        for slab in engine.slabs.dram.regions() {
-            engine.remote.attach(&slab);
-        }
+        engine.slabs.dram.regions().iter().for_each(|slab| engine.remote.attach(slab));
         Ok(engine)
     }
 }

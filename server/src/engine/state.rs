@@ -17,6 +17,7 @@ use super::verifier::Verifier;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Settings;
+use crate::keep::link::Keeper;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -48,6 +49,10 @@ pub(crate) struct Engine {
     pub(super) specs: Specs,
     /// The last of the catalog's rows that was compared with what the pool knows; whoever flushes holds it.
     pub(super) swept: Mutex<Vec<u8>>,
+    /// Held while a namespace is opened, until what was found of it is there.
+    pub(super) opening: Mutex<()>,
+    /// The index of a namespace of which that is under way, and 1; 0: there is none.
+    pub(super) adopting: AtomicU64,
     /// Namespaces of which not all that is saved is back. Bounded by those that are open; taken after the pool's lock.
     pub(super) coming_back: Mutex<BTreeMap<NamespaceIndex, Return>>,
     /// Held while pins are written, so that a row is never older than the one before it.
@@ -86,6 +91,13 @@ pub(crate) struct Engine {
     pub(crate) instance: u64,
     /// The pool's time, and every deadline's.
     pub(super) clock: Clock,
+}
+
+impl Engine {
+    /// Who keeps memory, and listening sockets, for the next process.
+    pub(crate) fn keeper(&self) -> Option<&Keeper> {
+        self.outliving.as_ref().map(Outliving::keeper)
+    }
 }
 
 /// What the one lock guards.

@@ -1,12 +1,14 @@
 //! The server's end of its keeper: what it keeps for us, and what it kept for the server before. Owns: finding or starting a keeper,
-//! the calls to it, and noticing that it is gone. Must not know: what the descriptors are of.
+//! the calls to it, and noticing that it is gone. Must not know: what the descriptors are of, but that listening sockets are no
+//! memory.
 
 use super::frames::{DONE, DROP, HELLO, KEEP, KEPT, hello, wrong};
 use crate::limits::{KEEP_CALL_WAIT, KEEP_SERVER_WAIT, KEEP_START_PAUSE, KEEP_START_WAIT};
 use parking_lot::Mutex;
+use rustix::process::{Pid, WaitOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +20,14 @@ pub(crate) struct Keeper {
     path: PathBuf,
     without_server: Duration,
     link: Mutex<Link>,
+    /// Listening sockets of the server before that nobody has taken over yet, by name.
+    found: Mutex<BTreeMap<String, OwnedFd>>,
+    /// Those of this server: kept again by the next keeper when this one is lost.
+    listening: Mutex<BTreeMap<String, OwnedFd>>,
 }
+
+/// How names of listening sockets begin.
+const LISTENING: &str = "listen-";
 
 /// What a keeper kept for the server before.
 pub(crate) struct Kept {
@@ -44,8 +53,11 @@ impl Keeper {
     /// None can be started, it is another user's, or another server has it.
     pub(crate) fn connect(path: PathBuf, without_server: Duration) -> io::Result<Kept> {
         let link = Link { socket: None, names: BTreeSet::new(), started: None };
-        let keeper = Keeper { path, without_server, link: Mutex::new(link) };
-        let descriptors = keeper.connect_again()?;
+        let (found, listening) = (Mutex::default(), Mutex::default());
+        let keeper = Keeper { path, without_server, link: Mutex::new(link), found, listening };
+        let mut descriptors = keeper.connect_again()?;
+        let sockets = descriptors.extract_if(.., |name, _| name.starts_with(LISTENING)).collect();
+        *keeper.found.lock() = sockets;
         Ok(Kept { keeper, descriptors })
     }
 
@@ -102,9 +114,44 @@ impl Keeper {
         link.call(DROP, name, &[])
     }
 
-    /// Names of what is kept.
+    /// Names of the memory that is kept.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.link.lock().names.iter().cloned().collect()
+        let link = self.link.lock();
+        link.names.iter().filter(|name| !name.starts_with(LISTENING)).cloned().collect()
+    }
+
+    /// A listening socket of the server before, with its name behind what they all begin with: it is this server's now, or nobody's.
+    pub(crate) fn take_found(&self, kind: &str) -> Option<(String, OwnedFd)> {
+        let begins = format!("{LISTENING}{kind}");
+        let mut found = self.found.lock();
+        let name = found.keys().find(|name| name.starts_with(&begins))?.clone();
+        let fd = found.remove(&name)?;
+        Some((name[LISTENING.len()..].to_owned(), fd))
+    }
+
+    /// Has a listening socket kept: who connects while no server runs waits in it for the next one.
+    pub(crate) fn keep_listening(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let name = format!("{LISTENING}{name}");
+        self.listening.lock().insert(name.clone(), fd.try_clone_to_owned()?);
+        self.keep(&name, fd)
+    }
+
+    /// The same for those that this server has, by a keeper that took the place of another.
+    pub(crate) fn keep_listening_again(&self) -> io::Result<()> {
+        self.listening.lock().iter().try_for_each(|(name, fd)| self.keep(name, fd.as_fd()))
+    }
+
+    /// Lets go of a listening socket.
+    pub(crate) fn stop_listening(&self, name: &str) -> io::Result<()> {
+        let name = format!("{LISTENING}{name}");
+        self.listening.lock().remove(&name);
+        self.drop_kept(&name)
+    }
+
+    /// Lets go of all listening sockets: from now on nobody waits for the next server.
+    pub(crate) fn stop_listening_at_all(&self) -> io::Result<()> {
+        let names = [std::mem::take(&mut *self.listening.lock()), std::mem::take(&mut *self.found.lock())];
+        names.iter().flat_map(BTreeMap::keys).try_for_each(|name| self.drop_kept(name))
     }
 
     /// Whether something is kept under a name.
@@ -171,6 +218,16 @@ impl Link {
     }
 
     fn lose(&mut self) {
+        // One that a program before this one started, in this very process, is its child as well.
+        let pid = self
+            .socket
+            .as_ref()
+            .and_then(|socket| socket.peer().ok())
+            .and_then(|peer| Pid::from_raw(peer.pid));
+        if let Some(pid) = pid.filter(|_| self.started.is_none()) {
+            // CHILD: it is somebody else's.
+            rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).map(drop).unwrap_or_default();
+        }
         (self.socket, self.names) = (None, BTreeSet::new());
     }
 }
@@ -213,7 +270,9 @@ fn take_over(socket: &LocalSocket, without_server: Duration) -> io::Result<BTree
 
 /// Starts a keeper: this very program, in a process group of its own, so that what ends the server from a terminal does not end it.
 fn start(path: &Path, without_server: Duration) -> io::Result<Child> {
-    Command::new(std::env::current_exe()?)
+    // Not by its path: another program may be there by now.
+    Command::new("/proc/self/exe")
+        .arg0("turnkv")
         .arg("keep")
         .arg("--socket")
         .arg(path)

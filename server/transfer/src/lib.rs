@@ -15,6 +15,7 @@
 //! - `copy`: streaming copies fused with the checksum
 //! - [`frame`]: the header of a frame of the local socket
 //! - `huge`: mapping on huge pages, reserved or not
+//! - [`inherited`]: what one program leaves to the next in the same process
 //! - `inbound`: putting received pieces together to frames
 //! - `library`: loading shared libraries at run time
 //! - [`large`]: memory for frames that are larger than a read buffer
@@ -35,6 +36,7 @@ pub mod fabric;
 pub mod frame;
 mod huge;
 mod inbound;
+pub mod inherited;
 pub mod large;
 mod library;
 pub mod limits;

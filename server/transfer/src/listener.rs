@@ -7,8 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -20,6 +22,8 @@ use crate::local::LocalSocket;
 #[derive(Debug)]
 pub struct LocalListener {
     listener: UnixListener,
+    /// Wakes whoever waits for a connection.
+    bell: OwnedFd,
     file: SocketFile,
 }
 
@@ -29,6 +33,8 @@ pub struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     file: (u64, u64),
+    /// It stays for the next process, which listens at it already.
+    left: AtomicBool,
 }
 
 impl LocalListener {
@@ -38,16 +44,35 @@ impl LocalListener {
     /// As [`bind_unix`].
     pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         let (listener, file) = bind_unix(path, mode)?;
-        Ok(Self { listener, file })
+        Self::of(listener, file)
+    }
+
+    /// Listens by a socket that is bound already.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn of(listener: UnixListener, file: SocketFile) -> io::Result<Self> {
+        listener.set_nonblocking(false)?;
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { listener, bell, file })
     }
 
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// What the system says. `WouldBlock` if the descriptor was made non-blocking. At its limit of open files a server
-    /// should wait a moment and go on.
+    /// What the system says; `Interrupted` after [`LocalListener::stop`]. At its limit of open files a server should wait a moment
+    /// and go on.
     pub fn accept(&self) -> io::Result<LocalSocket> {
         loop {
+            let mut ends =
+                [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+            match rustix::event::poll(&mut ends, None) {
+                Err(Errno::INTR) => continue,
+                polled => drop(polled?),
+            }
+            if !ends[1].revents().is_empty() {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "nobody accepts here any more"));
+            }
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Ok(fd) => return Ok(LocalSocket::from_fd(fd)),
                 // CONNABORTED: the peer left before it was accepted.
@@ -63,7 +88,15 @@ impl LocalListener {
         &self.file.path
     }
 
-    /// Wakes every thread in [`LocalListener::accept`] with an error; no connection is accepted any more.
+    /// Wakes every thread in [`LocalListener::accept`] with an error, and leaves who connects from now on to whoever else has the
+    /// socket: they wait in it.
+    pub fn stop(&self) {
+        // AGAIN: it has been rung four thousand million times already.
+        rustix::io::write(&self.bell, &1u64.to_ne_bytes()).map(drop).unwrap_or_default();
+        self.file.leave();
+    }
+
+    /// Wakes every thread in [`LocalListener::accept`] with an error; no connection is accepted any more, by no process.
     pub fn shutdown(&self) {
         // NOTCONN: it has been shut down already.
         rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).unwrap_or_default();
@@ -76,8 +109,34 @@ impl AsFd for LocalListener {
     }
 }
 
+impl SocketFile {
+    /// The file at a path, of a socket that is bound there.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let metadata = fs::symlink_metadata(path)?;
+        let file = (metadata.dev(), metadata.ino());
+        Ok(Self { path: path.to_owned(), file, left: AtomicBool::new(false) })
+    }
+
+    /// Which file it is: device and inode.
+    #[must_use]
+    pub fn id(&self) -> (u64, u64) {
+        self.file
+    }
+
+    /// It is not removed with this.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.left.load(Ordering::Acquire) {
+            return;
+        }
         // A server that takes the path over holds the same lock from its look to its bind: it is never removed in between.
         let Ok(_turn) = lock_directory_of(&self.path) else { return };
         let ours = fs::symlink_metadata(&self.path)
@@ -105,8 +164,7 @@ pub fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile
         }
         bound => bound?,
     };
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((listener, SocketFile { path: path.to_owned(), file: (metadata.dev(), metadata.ino()) }))
+    Ok((listener, SocketFile::at(path)?))
 }
 
 fn bind_fresh(path: &Path, mode: u32) -> io::Result<UnixListener> {

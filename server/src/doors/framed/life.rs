@@ -50,6 +50,20 @@ impl Life {
         goes_on
     }
 
+    /// Whether it is a control connection.
+    pub(super) fn is_control(&self) -> bool {
+        matches!(*self.0.lock(), Stage::Control(_))
+    }
+
+    /// A control connection ends once the call under way on it is answered.
+    pub(super) fn finish(&self) {
+        if let Stage::Control(socket) = &*self.0.lock()
+            && let Some(socket) = socket.upgrade()
+        {
+            socket.finish();
+        }
+    }
+
     /// Makes it end soon. `cause`: what its peer is told, where it can be told.
     pub(super) fn end(&self, cause: Option<Cause>) {
         let stage = std::mem::replace(&mut *self.0.lock(), Stage::Ended);

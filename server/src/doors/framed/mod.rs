@@ -83,6 +83,16 @@ impl FramedDoor {
         self.shared.engine.remote.sweep();
     }
 
+    /// Ends every control connection once the call under way on it is answered; rails carry what these calls move.
+    pub(crate) fn finish(&self) {
+        self.lives.lock().values().for_each(|life| life.finish());
+    }
+
+    /// Whether there is a control connection.
+    pub(crate) fn is_served(&self) -> bool {
+        self.lives.lock().values().any(|life| life.is_control())
+    }
+
     /// Ends every connection and takes no more.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);

@@ -1,27 +1,33 @@
 //! The Admin service: one method a verb. Owns: nothing else. Must not know: the pool.
 
 use super::reply::{Answer, blocking, guest_of};
+use crate::connections::Door;
+use crate::connections::asking::Asking;
 use crate::doors::codec;
 use crate::engine::Engine;
 use crate::engine::recorder::{Recorded, Recording};
+use crate::upgrade::asked::Upgrades;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
-use turnkv_proto::wire;
+use turnkv_proto::{Error, wire};
 use wire::admin_server::Admin;
 
 /// The service.
 pub(crate) struct AdminService {
     pub(crate) engine: Arc<Engine>,
+    pub(crate) upgrades: Arc<Upgrades>,
 }
 
 #[tonic::async_trait]
 impl Admin for AdminService {
     async fn stats(&self, _: Request<wire::StatsRequest>) -> Answer<wire::StatsReply> {
-        let notes = self.engine.settings.exposed().into_iter().chain(self.engine.settings_note()).collect();
+        let notes = self.engine.settings.exposed().into_iter().chain(self.engine.settings_note());
+        let notes = notes.chain(self.upgrades.note()).collect();
         Ok(Response::new(codec::stats::reply(self.engine.stats(), notes)))
     }
 
@@ -39,6 +45,28 @@ impl Admin for AdminService {
         blocking(move || {
             let report = if bytes == 0 { engine.resize_report() } else { engine.resize_dram(bytes)? };
             Ok(codec::stats::resized(report))
+        })
+        .await
+    }
+
+    async fn upgrade(&self, request: Request<wire::UpgradeRequest>) -> Answer<wire::UpgradeReply> {
+        let is_here = request.extensions().get::<Asking>().is_some_and(|asking| asking.door() == Door::Unix);
+        let wire::UpgradeRequest { binary, look } = request.into_inner();
+        if !binary.is_empty() && !is_here {
+            let text = "which program runs on a host is said on that host: ask through the Unix socket, or name none";
+            return Err(Error::invalid(text).into());
+        }
+        let (upgrades, instance) = (Arc::clone(&self.upgrades), self.engine.instance);
+        blocking(move || {
+            let failed = upgrades.failed().unwrap_or_default().to_owned();
+            let version = env!("CARGO_PKG_VERSION").to_owned();
+            if look {
+                return Ok(wire::UpgradeReply { instance, version, failed, ..Default::default() });
+            }
+            let binary = Some(PathBuf::from(binary)).filter(|path| !path.as_os_str().is_empty());
+            let program = upgrades.begin(binary.as_deref())?;
+            let (next, note) = (program.version, program.note);
+            Ok(wire::UpgradeReply { instance, version, next, note, ..Default::default() })
         })
         .await
     }

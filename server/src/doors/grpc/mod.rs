@@ -29,6 +29,7 @@ use crate::limits::{
     SESSIONS_REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX, SNAPSHOTS_REQUEST_BYTES_MAX,
 };
 use crate::snapshots::Snapshots;
+use crate::upgrade::asked::Upgrades;
 use admin::AdminService;
 use answers::Answers;
 use budget::Budget;
@@ -38,7 +39,6 @@ use requests::Requests;
 use sessions::SessionsService;
 use snapshots::SnapshotsService;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixListener;
@@ -52,7 +52,6 @@ use turnkv_proto::wire::{
     admin_server::AdminServer, sessions_server::SessionsServer, snapshots_server::SnapshotsServer,
     unary::pool_server::PoolServer,
 };
-use turnkv_transfer::SocketFile;
 
 /// Every service.
 pub(crate) struct Grpc {
@@ -82,6 +81,7 @@ impl Grpc {
         budget: &Arc<Budget>,
         answers: &Arc<Answers>,
         snapshots: Arc<Snapshots>,
+        upgrades: &Arc<Upgrades>,
     ) -> anyhow::Result<Grpc> {
         let pool = PoolServer::new(PoolService { engine: Arc::clone(engine) })
             .max_decoding_message_size(POOL_REQUEST_BYTES_MAX)
@@ -89,7 +89,8 @@ impl Grpc {
         let sessions = SessionsServer::new(SessionsService::new(engine))
             .max_decoding_message_size(SESSIONS_REQUEST_BYTES_MAX)
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
-        let admin = AdminServer::new(AdminService { engine: Arc::clone(engine) })
+        let admin = AdminService { engine: Arc::clone(engine), upgrades: Arc::clone(upgrades) };
+        let admin = AdminServer::new(admin)
             .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX)
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
         let snapshots = SnapshotsServer::new(SnapshotsService { snapshots })
@@ -153,11 +154,10 @@ impl Grpc {
     }
 }
 
-/// Listens at a path; the file is the caller's to keep as long as it does.
-pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
-    let (listener, file) = turnkv_transfer::bind_unix(path, mode)?;
+/// A listening socket that tokio waits at.
+pub(crate) fn of_reactor(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
     listener.set_nonblocking(true)?;
-    Ok((UnixListener::from_std(listener)?, file))
+    UnixListener::from_std(listener)
 }
 
 async fn serve<Io>(

@@ -15,7 +15,7 @@ use crate::doors::frames::connection::{Shared, serve};
 use crate::doors::frames::farewell::{NO_THREAD, refuse, say};
 use crate::doors::frames::large::LargeShares;
 use crate::engine::Engine;
-use crate::limits::{LOCAL_LARGE_BYTES_MAX, LOCAL_SPIN};
+use crate::limits::{LOCAL_LARGE_BYTES_MAX, LOCAL_SPIN, UPGRADE_FINISH_PAUSE};
 use crate::supervise::Supervisor;
 use parking_lot::Mutex;
 use sent::SentSlabs;
@@ -40,6 +40,8 @@ pub(crate) struct LocalDoor {
     sockets: Mutex<HashMap<u64, Arc<LocalSocket>>>,
     large: LargeShares,
     closing: AtomicBool,
+    /// Its thread takes connections.
+    accepting: AtomicBool,
 }
 
 impl LocalDoor {
@@ -70,9 +72,13 @@ impl LocalDoor {
             sockets: Mutex::new(HashMap::new()),
             large: LargeShares::new(Door::Local.name(), LOCAL_LARGE_BYTES_MAX),
             closing: AtomicBool::new(false),
+            accepting: AtomicBool::new(true),
         });
         let accepting = Arc::clone(&door);
-        supervisor.thread("turnkv-accept", move || accepting.accept_all())?;
+        supervisor.thread("turnkv-accept", move || {
+            accepting.accept_all();
+            accepting.accepting.store(false, Ordering::Release);
+        })?;
         Ok(door)
     }
 
@@ -81,10 +87,9 @@ impl LocalDoor {
         let mut next = 0u64;
         loop {
             let accepted = self.listener.accept();
-            if self.closing.load(Ordering::Acquire) {
-                return;
-            }
+            let closing = self.closing.load(Ordering::Acquire);
             match accepted {
+                Err(_) if closing => return,
                 Ok(socket) => {
                     backoff.reset();
                     next += 1;
@@ -140,10 +145,34 @@ impl LocalDoor {
         self.service.sent.sweep();
     }
 
+    /// Takes no more connections: they wait in the socket for another process. Returns when that is so, or at the latest by then.
+    pub(crate) fn stop_accepting(&self, until: Instant) {
+        self.closing.store(true, Ordering::Release);
+        self.listener.stop();
+        while self.accepting.load(Ordering::Acquire) && Instant::now() < until {
+            std::thread::sleep(UPGRADE_FINISH_PAUSE);
+        }
+    }
+
+    /// Ends every connection once the call under way on it is answered.
+    pub(crate) fn finish(&self) {
+        self.sockets.lock().values().for_each(|socket| socket.finish());
+    }
+
+    /// Whether there is a connection.
+    pub(crate) fn is_served(&self) -> bool {
+        !self.sockets.lock().is_empty()
+    }
+
     /// Ends every connection and takes no more.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.listener.shutdown();
+        self.cut();
+    }
+
+    /// Ends every connection.
+    pub(crate) fn cut(&self) {
         for socket in self.sockets.lock().values() {
             socket.shutdown();
         }

@@ -12,7 +12,7 @@
 mod entry;
 mod format;
 
-pub use entry::{Geometry, Holder, SlotEntry, Unfit};
+pub use entry::{Geometry, Holder, SlotEntry, Unfit, VERSION as SLOT_TABLE_VERSION};
 use format::{BODY_AT, ENTRY_BYTES, HEADER_BYTES, HEADER_USED_BYTES, HOLDER_AT, SEAL_AT};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;

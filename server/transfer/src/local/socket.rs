@@ -189,6 +189,12 @@ impl LocalSocket {
         Ok(usize::try_from(unread).unwrap_or(0))
     }
 
+    /// Takes nothing more from the peer: what it had sent is still received, and can be answered; then comes `UnexpectedEof`.
+    pub fn finish(&self) {
+        // NOTCONN: it has ended already.
+        rustix::net::shutdown(&self.fd, Shutdown::Read).unwrap_or_default();
+    }
+
     /// Ends the connection in both directions. Threads that wait in it wake with `UnexpectedEof`.
     pub fn shutdown(&self) {
         if let Some(rings) = self.rings.get() {

@@ -1,0 +1,84 @@
+//! The end of a server whose place another program takes: nobody new is let in, calls under way are answered, connections end.
+//! Owns: the order of these. Must not know: how the program is checked and started.
+
+use crate::doors::framed::FramedDoor;
+use crate::doors::local::LocalDoor;
+use crate::engine::Engine;
+use crate::limits::{UPGRADE_FINISH_MAX, UPGRADE_FINISH_PAUSE};
+use crate::upgrade::program::Program;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use turnkv_transfer::SocketFile;
+
+/// Every open door.
+pub(super) struct Doors {
+    pub(super) local: Arc<LocalDoor>,
+    pub(super) framed: Arc<FramedDoor>,
+    pub(super) tasks: Vec<JoinHandle<()>>,
+    /// Of gRPC; removed at the end.
+    pub(super) file: SocketFile,
+}
+
+/// Waits for a program that is to take this one's place.
+pub(super) async fn asked(programs: &mut mpsc::Receiver<Program>) -> Program {
+    match programs.recv().await {
+        Some(program) => {
+            // One that is asked for from now on is told so.
+            programs.close();
+            program
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Leaves everything as the next program is to find it. Who connects from now on waits in the listening sockets.
+pub(super) async fn run(
+    engine: &Arc<Engine>,
+    doors: Doors,
+    stop: &watch::Sender<bool>,
+    program: &Program,
+) -> anyhow::Result<()> {
+    let began = Instant::now();
+    if program.begins_cold {
+        let leaving = Arc::clone(engine);
+        tokio::task::spawn_blocking(move || leaving.leave()).await?;
+    }
+    doors.file.leave();
+    stop.send_replace(true);
+    let Doors { local, framed, tasks, file: _file } = doors;
+    let finished = tokio::task::spawn_blocking(move || {
+        let until = Instant::now() + UPGRADE_FINISH_MAX;
+        local.stop_accepting(until);
+        local.finish();
+        framed.finish();
+        while local.is_served() || framed.is_served() {
+            if Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(UPGRADE_FINISH_PAUSE);
+        }
+        let all = !local.is_served() && !framed.is_served();
+        local.cut();
+        framed.close();
+        all
+    });
+    let ended = tokio::time::timeout(UPGRADE_FINISH_MAX, ends(tasks)).await.is_ok();
+    if !finished.await? || !ended {
+        tracing::info!("open connections were cut");
+    }
+    let leaving = Arc::clone(engine);
+    tokio::task::spawn_blocking(move || leaving.hand_over()).await?;
+    let took_ms = began.elapsed().as_millis() as u64;
+    tracing::info!(program = %program.path.display(), took_ms, "left to another program");
+    Ok(())
+}
+
+/// Waits for the doors' tasks.
+pub(super) async fn ends(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        // One that panicked has been heard of.
+        task.await.unwrap_or_default();
+    }
+}

@@ -1,0 +1,111 @@
+//! The sockets at which doors listen: those of the server before, where a keeper has them and they are still of the place that is
+//! configured, else new ones. Owns: that, and that they are kept for the next server. Must not know: what is served at them.
+
+use crate::keep::link::Keeper;
+use crate::limits::TCP_BACKLOG;
+use crate::report::failed;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use tokio::net::{TcpListener, TcpSocket};
+use turnkv_transfer::{SocketFile, bind_unix};
+
+/// Makes listening sockets. None: nobody keeps them.
+pub(super) struct Listeners<'a>(pub(super) Option<&'a Keeper>);
+
+impl Listeners<'_> {
+    /// Listens at a path. `kind` names the door.
+    pub(super) fn unix(
+        &self,
+        kind: &str,
+        path: &Path,
+        mode: u32,
+    ) -> anyhow::Result<(UnixListener, SocketFile)> {
+        let listening = match self.unix_of_before(kind, path, mode) {
+            Some(listening) => Ok(listening),
+            None => bind_unix(path, mode),
+        };
+        let (listener, file) = listening.map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
+        let (device, inode) = file.id();
+        self.keep(&format!("{kind}-{device}-{inode}"), listener.as_fd());
+        Ok((listener, file))
+    }
+
+    /// Listens at an address.
+    pub(super) fn tcp(&self, kind: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+        let listening = match self.tcp_of_before(kind, address) {
+            Some(listener) => TcpListener::from_std(listener),
+            None => listen_tcp(address),
+        };
+        let listener = listening.map_err(|error| cannot_listen(error, &address, kind))?;
+        self.keep(kind, listener.as_fd());
+        Ok(listener)
+    }
+
+    /// What a socket's name says is which file leads to it: whoever connects there waits in it.
+    fn unix_of_before(&self, kind: &str, path: &Path, mode: u32) -> Option<(UnixListener, SocketFile)> {
+        let (name, fd) = self.0?.take_found(&format!("{kind}-"))?;
+        let serves = || -> io::Result<Option<(UnixListener, SocketFile)>> {
+            let file = SocketFile::at(path)?;
+            let (device, inode) = file.id();
+            if name != format!("{kind}-{device}-{inode}") {
+                file.leave();
+                return Ok(None);
+            }
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+            Ok(Some((UnixListener::from(fd), file)))
+        };
+        self.or_let_go(&name, serves().unwrap_or(None))
+    }
+
+    fn tcp_of_before(&self, kind: &str, address: SocketAddr) -> Option<std::net::TcpListener> {
+        let (name, fd) = self.0?.take_found(kind)?;
+        let listener = std::net::TcpListener::from(fd);
+        let serves = listener.local_addr().is_ok_and(|bound| bound == address)
+            && listener.set_nonblocking(true).is_ok();
+        self.or_let_go(&name, serves.then_some(listener))
+    }
+
+    fn or_let_go<T>(&self, name: &str, serves: Option<T>) -> Option<T> {
+        if let (None, Some(keeper)) = (&serves, self.0) {
+            keeper.stop_listening(name).unwrap_or_else(|error| say(&error));
+        }
+        serves
+    }
+
+    fn keep(&self, name: &str, fd: BorrowedFd<'_>) {
+        if let Some(keeper) = self.0 {
+            keeper.keep_listening(name, fd).unwrap_or_else(|error| say(&error));
+        }
+    }
+}
+
+fn say(error: &io::Error) {
+    tracing::warn!(%error, "a listening socket is not kept: who connects while no server runs is refused");
+}
+
+/// What to do depends on why: only where somebody is there already is it for another place.
+pub(super) fn cannot_listen(
+    error: std::io::Error,
+    place: &dyn std::fmt::Display,
+    key: &str,
+) -> anyhow::Error {
+    let todo = match error.kind() {
+        ErrorKind::AddrInUse => format!("stop the server that is there, or choose another place ({key})"),
+        ErrorKind::AddrNotAvailable => format!("choose an address that this host has ({key})"),
+        ErrorKind::PermissionDenied => format!("choose a place that this user may listen at ({key})"),
+        _ => format!("choose a place that exists and can be listened at ({key})"),
+    };
+    failed(error, format!("cannot listen at {place}"), todo)
+}
+
+/// As `TcpListener::bind`, with a longer backlog: what does not fit it waits a second before it is tried again.
+fn listen_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(TCP_BACKLOG)
+}

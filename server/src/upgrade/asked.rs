@@ -1,0 +1,105 @@
+//! Who asks for another program: one upgrade at a time, and only where somebody keeps what it is to find. Owns: that. Must not know:
+//! what the server does before it is replaced.
+
+use super::program::{Program, not_now};
+use crate::engine::Engine;
+use crate::report;
+use parking_lot::Mutex;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+use turnkv_proto::Error;
+
+/// Where upgrades are asked for.
+pub(crate) struct Upgrades {
+    engine: Weak<Engine>,
+    /// Where this program came from: another one may be there by now.
+    own: PathBuf,
+    config: Option<PathBuf>,
+    /// Whether any program could start with this configuration now.
+    check_start: CheckStart,
+    /// Why the program that was to take this one's place did not.
+    failed: Option<String>,
+    /// Taken while one is checked.
+    turn: Mutex<()>,
+    accepted: mpsc::Sender<Program>,
+}
+
+/// Says why no program could start with a configuration.
+type CheckStart = fn(Option<&Path>) -> anyhow::Result<()>;
+
+impl Upgrades {
+    /// Asked for here, and carried out by whoever receives.
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        config: Option<PathBuf>,
+        failed: Option<String>,
+        check_start: CheckStart,
+    ) -> std::io::Result<(Arc<Upgrades>, mpsc::Receiver<Program>)> {
+        let (accepted, programs) = mpsc::channel(1);
+        let (engine, turn, own) = (Arc::downgrade(engine), Mutex::default(), own_path()?);
+        Ok((Arc::new(Upgrades { engine, own, config, check_start, failed, turn, accepted }), programs))
+    }
+
+    /// Checks a program, the one at this one's own place where none is named, and has it take this one's place soon. Blocking.
+    ///
+    /// # Errors
+    /// It does not pass, an upgrade is under way, or nobody would keep anything for it.
+    pub(crate) fn begin(&self, named: Option<&Path>) -> Result<Program, Error> {
+        let Some(_turn) = self.turn.try_lock() else {
+            return Err(not_now("another upgrade is under way: look at its end first"));
+        };
+        if self.engine.upgrade().and_then(|engine| engine.keeper()?.describe()).is_none() {
+            return Err(not_now(
+                "nobody keeps memory and sockets for another program: set keep.dram = \"auto\", or stop this one and start the other",
+            ));
+        }
+        if let Err(error) = (self.check_start)(self.config.as_deref()) {
+            // This one could not come back either.
+            let (what, todo) = report::lines(&error);
+            return Err(not_now(&format!("no program could start now: {what}: {todo}")));
+        }
+        let program = match named {
+            Some(path) => Program::named(path, self.config.as_deref())?,
+            None => Program::check(&self.own, self.config.as_deref())?,
+        };
+        tracing::info!(program = %program.path.display(), version = program.version, note = program.note, "upgrading");
+        let taken = self.accepted.try_send(program.clone());
+        taken.map_err(|_| not_now("another upgrade is under way, or the server leaves"))?;
+        Ok(program)
+    }
+
+    /// Why the last upgrade failed, where this program had to take over again.
+    pub(crate) fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// The same as an operator should know it.
+    pub(crate) fn note(&self) -> Option<String> {
+        let why = self.failed()?;
+        Some(format!(
+            "the program that was to take this one's place did not come up ({why}): mend that, and upgrade again"
+        ))
+    }
+
+    /// Begins one at each signal.
+    pub(crate) async fn follow(self: Arc<Self>, mut asked: Signal) -> Result<(), Infallible> {
+        while asked.recv().await.is_some() {
+            let upgrades = Arc::clone(&self);
+            let begun = tokio::task::spawn_blocking(move || upgrades.begin(None)).await;
+            if let Ok(Err(error)) = begun {
+                tracing::warn!(%error, "no upgrade: this program goes on");
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// Where this program came from. The system says so of a file that is gone, too, or that another took the place of.
+fn own_path() -> std::io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let text = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
+    Ok(text.map_or_else(|| path.clone(), PathBuf::from))
+}

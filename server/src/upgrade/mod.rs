@@ -1,0 +1,17 @@
+//! Another program takes this one's place, in the same process: what it finds is what a keeper keeps (page memory, listening sockets)
+//! and what is on disk. Owns: who may be asked for it, the check before, `exec`, and the way back. Must not know: doors, engine.
+//!
+//! ```text
+//! asked for --check--> accepted --calls end--> exec --> the new program starts --> serves
+//!     \--> refused: nothing changed               \          \--> cannot start
+//!                                                  \--> no program  \
+//!                                                         \----------+--> exec of the old one: serves, and says why
+//! ```
+//!
+//! - [`asked`]: who asks, one at a time
+//! - [`program`]: what another program says of itself
+//! - [`replace`]: one program takes the place of the other
+
+pub(crate) mod asked;
+pub(crate) mod program;
+pub(crate) mod replace;

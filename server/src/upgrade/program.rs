@@ -1,0 +1,152 @@
+//! Another program, checked before it may take this one's place. Owns: whose file it may be, what it is asked, how long it may take.
+//! Must not know: when it takes the place.
+
+use crate::limits::{UPGRADE_CHECK_MAX, UPGRADE_CHECK_PAUSE, UPGRADE_SAID_BYTES_MAX};
+use rustix::process::geteuid;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
+use std::time::Instant;
+use turnkv_proto::limits::LOCAL_PROTOCOL;
+use turnkv_proto::{Error, ErrorKind};
+use turnkv_tier::dram::table::SLOT_TABLE_VERSION;
+
+/// What `turnkv --version` says: the version, and which protocol and table it speaks. A program before asks for it.
+pub(crate) static VERSIONS: LazyLock<String> = LazyLock::new(|| {
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{version}\n{PROTOCOL}{LOCAL_PROTOCOL}\n{TABLE}{SLOT_TABLE_VERSION}")
+});
+
+const PROTOCOL: &str = "local protocol ";
+const TABLE: &str = "slot table ";
+
+/// A program that may take this one's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// Its file.
+    pub(crate) path: PathBuf,
+    /// Its version, for people.
+    pub(crate) version: String,
+    /// What an operator should know before; empty: nothing.
+    pub(crate) note: String,
+    /// It makes nothing of DRAM as it is: what is dirty is to be written before.
+    pub(crate) begins_cold: bool,
+}
+
+impl Program {
+    /// A program that somebody names: nobody but root and this user may have had a hand in it, because it will be this user.
+    ///
+    /// # Errors
+    /// It is no such file, or does not pass the check.
+    pub(crate) fn named(path: &Path, config: Option<&Path>) -> Result<Program, Error> {
+        let place = path.display();
+        if !path.is_absolute() {
+            return Err(Error::invalid(format!("{place} is no absolute path: name the program by one")));
+        }
+        let file = std::fs::metadata(path).map_err(|error| {
+            Error::invalid(format!("{place} cannot be looked at ({error}): name a program"))
+        })?;
+        let is_ours = file.uid() == 0 || file.uid() == geteuid().as_raw();
+        if !file.is_file() || !is_ours || file.mode() & 0o022 != 0 {
+            let text = format!(
+                "{place} must be a file of root or of the server's user that nobody else may write to (chmod go-w)"
+            );
+            return Err(Error::invalid(text));
+        }
+        Program::check(path, config)
+    }
+
+    /// A program, once it has said what it is and that it can make use of the configuration. Blocking.
+    ///
+    /// # Errors
+    /// It does not run, is no server that can take over, or refuses the configuration.
+    pub(crate) fn check(path: &Path, config: Option<&Path>) -> Result<Program, Error> {
+        let said = ask(Command::new(path).arg("--version"), path)?;
+        let (version, protocol, table) = read(&said).ok_or_else(|| {
+            let text = "is no turnkv that takes over from another: stop the server and start it instead";
+            Error::invalid(format!("{} {text}", path.display()))
+        })?;
+        let mut configured = Command::new(path);
+        configured.arg("config");
+        if let Some(config) = config {
+            configured.arg("--config").arg(config);
+        }
+        ask(&mut configured, path)?;
+        let begins_cold = table != SLOT_TABLE_VERSION;
+        Ok(Program { path: path.to_owned(), version, note: note(protocol, table), begins_cold })
+    }
+}
+
+/// What changes with a program of other versions.
+fn note(protocol: u32, table: u32) -> String {
+    let mut notes = Vec::new();
+    if table != SLOT_TABLE_VERSION {
+        notes.push(format!("its slot table is version {table}, not {SLOT_TABLE_VERSION}: DRAM begins cold"));
+    }
+    if protocol != LOCAL_PROTOCOL {
+        let text = format!("its local protocol is version {protocol}, not {LOCAL_PROTOCOL}");
+        notes.push(format!("{text}: local clients of this version must be upgraded, too"));
+    }
+    notes.join("; ")
+}
+
+/// The versions in what a program says.
+fn read(said: &str) -> Option<(String, u32, u32)> {
+    let version = said.lines().next()?.strip_prefix("turnkv ")?.to_owned();
+    let number = |what: &str| said.lines().find_map(|line| line.strip_prefix(what))?.trim().parse().ok();
+    Some((version, number(PROTOCOL)?, number(TABLE)?))
+}
+
+/// Runs a program until it has said all, within a bounded time.
+fn ask(command: &mut Command, path: &Path) -> Result<String, Error> {
+    let refuse = |why: String| Error::invalid(format!("{} {why}", path.display()));
+    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child =
+        piped.spawn().map_err(|error| refuse(format!("does not run ({error}): name a program")))?;
+    let deadline = Instant::now() + UPGRADE_CHECK_MAX;
+    let ended: Option<ExitStatus> = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(UPGRADE_CHECK_PAUSE),
+            Ok(None) | Err(_) => break None,
+        }
+    };
+    let Some(status) = ended else {
+        // Killed: its end is near, and it is reaped.
+        child.kill().and_then(|()| child.wait()).map(drop).unwrap_or_default();
+        return Err(refuse("does not answer: is it turnkv?".to_owned()));
+    };
+    let read = |from: Option<&mut dyn Read>| {
+        let mut bytes = Vec::new();
+        from.map_or(Ok(0), |from| from.take(UPGRADE_SAID_BYTES_MAX).read_to_end(&mut bytes)).unwrap_or(0);
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    if status.success() {
+        return Ok(read(child.stdout.as_mut().map(|out| out as &mut dyn Read)));
+    }
+    let said = read(child.stderr.as_mut().map(|out| out as &mut dyn Read));
+    let said = said.lines().map(|line| line.trim_start_matches("turnkv: ")).collect::<Vec<_>>().join("; ");
+    Err(refuse(format!("refuses ({status}): {said}")))
+}
+
+/// That an upgrade is not begun now.
+pub(super) fn not_now(why: &str) -> Error {
+    Error::new(ErrorKind::Invalid, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{VERSIONS, note, read};
+
+    #[test]
+    fn what_this_program_says_of_itself_is_understood_and_asks_for_no_care() {
+        let (version, protocol, table) = read(&format!("turnkv {}\n", *VERSIONS)).unwrap();
+        assert_eq!((version.as_str(), note(protocol, table)), (env!("CARGO_PKG_VERSION"), String::new()));
+        assert!(note(protocol + 1, table + 1).contains("DRAM begins cold"));
+        for said in ["", "turnkv 0.1.0\n", "busybox 1\nlocal protocol 1\nslot table 1\n"] {
+            assert_eq!(read(said), None, "{said}");
+        }
+    }
+}
