@@ -90,6 +90,8 @@ pub(crate) const RUNTIME_END_MS_MAX: u64 = 2_000;
 pub(crate) const REFUSAL_MS_MAX: u64 = 20;
 /// Clients (processes) known at a time.
 pub(crate) const CLIENTS_MAX: usize = 1_024;
+/// Copies of a client library in one process that are clients of their own.
+pub(crate) const LIBRARIES_MAX: usize = 8;
 /// Callers (processes over the Unix socket, hosts over TCP) with inline calls in service.
 pub(crate) const CALLERS_MAX: usize = 4_096;
 /// How often the peer of a gRPC connection is asked whether it is still there.

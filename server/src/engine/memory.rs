@@ -117,7 +117,7 @@ fn outlive(config: &DramConfig, kept: Kept) -> anyhow::Result<Memory> {
         let took_ms = began.elapsed().as_millis() as u64;
         tracing::info!(slabs, shards = found_shards, took_ms, "DRAM is as the last process left it");
     }
-    let outliving = Outliving::new(keeper, table.fd().try_clone_to_owned()?);
+    let outliving = Outliving::new(keeper, &table)?;
     let memory = plan.slabs.into_iter().map(|slab| (slab.generation, slab.found)).collect();
     let writer = SlotTableWriter::new(table);
     let memory = Memory { dram, slabs: memory, ghosts: plan.ghosts, outliving: Some((outliving, writer)) };
@@ -213,7 +213,7 @@ impl StartPlan {
     fn held(&mut self, entries: &FoundEntries) -> Option<Vec<(u32, ClientId)>> {
         let mut held = Vec::new();
         for (slot, holder) in &entries.held {
-            let Holder::Process { pid, began } = holder else { return None };
+            let Holder::Process { pid, began, .. } = holder else { return None };
             if let Some(ghost) = self.ghosts.iter().find(|ghost| ghost.holder == *holder) {
                 held.push((*slot, ghost.client));
                 continue;

@@ -24,6 +24,8 @@ pub(crate) struct SlotTableWriter {
 pub(crate) struct Outliving {
     keeper: Keeper,
     table: OwnedFd,
+    /// Names the memory, to clients too.
+    memory: u64,
     /// After the keeper was lost, not tried again before.
     retry_at: Mutex<Duration>,
 }
@@ -62,8 +64,17 @@ impl SlotTableWriter {
 
 impl Outliving {
     /// The descriptors of a table and of slabs are this keeper's to keep.
-    pub(super) fn new(keeper: Keeper, table: OwnedFd) -> Outliving {
-        Outliving { keeper, table, retry_at: Mutex::default() }
+    ///
+    /// # Errors
+    /// The system has no descriptor more.
+    pub(super) fn new(keeper: Keeper, table: &SlotTable) -> io::Result<Outliving> {
+        let (memory, table) = (table.id(), table.fd().try_clone_to_owned()?);
+        Ok(Outliving { keeper, table, memory, retry_at: Mutex::default() })
+    }
+
+    /// Names the memory: that of the process before, if it was taken over.
+    pub(super) fn memory(&self) -> u64 {
+        self.memory
     }
 
     /// Has everything kept, the table last: without it nothing is.
