@@ -284,7 +284,7 @@ pub(crate) const CATALOG_ROWS_SWEPT_PER_FLUSH: usize = 64;
 pub(crate) const CATALOG_LAST_FLUSHES: usize = 1024;
 /// Chunks whose pages were found, or not, that a start remembers at a time.
 pub(crate) const CATALOG_CHUNKS_KNOWN_MAX: usize = 1 << 16;
-/// The catalog's lists may name so many times the pages that fit on NVMe: some of what they name has left it.
+/// The catalog's lists may name so many times the pages that fit on NVMe, or DRAM where that is all: some of what they name has left it.
 pub(crate) const CATALOG_LIST_PAGES_PER_PAGE: u64 = 2;
 /// Chunks of lists that any catalog may hold.
 pub(crate) const CATALOG_CHUNKS_MIN: u64 = 8192;
