@@ -83,7 +83,7 @@ impl Drop for Filling {
         flight.cancel();
         flight.abandon(Box::new(move |safe| {
             if !safe {
-                lent.keep_lease(); // the server's quarantine has it
+                lent.leave_writing(); // the server's quarantine has it
             }
             drop(lent);
         }));

@@ -5,6 +5,8 @@ pub use turnkv_proto::limits::{GRPC_ANSWER_BYTES_MAX, GRPC_STREAM_WINDOW_BYTES, 
 
 /// Local connections one client opens, so operations of it that run at once.
 pub const CONNECTIONS_MAX: usize = 16;
+/// How long the account of writes of all clients of a process is waited for: longer only where the process was forked meanwhile.
+pub const ACCOUNTS_WAIT: Duration = Duration::from_millis(100);
 /// Framed data rails to one server.
 pub const RAILS_MAX: usize = turnkv_proto::limits::RAILS_MAX;
 /// Bytes of a call for which each rail is of use.

@@ -15,6 +15,7 @@
 //! - `mapped_slabs`, `attach`: the server's slabs, mapped here; `held`, `hold`: leases of pages that are
 //!   mapped
 //! - `read_grant`: a read lease that outlives its operation
+//! - `writes`: into which servers' slots this process writes
 
 mod attach;
 mod connection;
@@ -26,6 +27,7 @@ mod place;
 mod pool;
 mod read_grant;
 mod talk;
+mod writes;
 
 pub(crate) use attach::SlotOf;
 pub(crate) use connection::{ConnectError, Server};

@@ -25,6 +25,10 @@ metrics = "127.0.0.1:{port}"
 [dram]
 bytes = "{dram}"
 
+[keep]
+dram = "auto" # DRAM outlives kill -9
+without_server_ms = 5000
+
 [nvme]
 path = "{folder}/nvme"
 bytes = "{nvme}"

@@ -31,7 +31,7 @@ pub(crate) use load::Loaded;
 pub(crate) use open::Catalog;
 pub(crate) use owner::Owner;
 pub(crate) use pins::SavedPin;
-pub(crate) use place::{CatalogPlace, file_bytes};
+pub(crate) use place::{CatalogMemory, CatalogPlace};
 pub(crate) use rows::Written;
 pub(crate) use sessions::{SavedRows, SavedSession};
 

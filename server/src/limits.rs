@@ -106,6 +106,8 @@ pub(crate) const RUNTIME_END_MS_MAX: u64 = 2_000;
 pub(crate) const REFUSAL_MS_MAX: u64 = 20;
 /// Clients (processes) known at a time.
 pub(crate) const CLIENTS_MAX: usize = 1_024;
+/// Copies of a client library in one process that are clients of their own.
+pub(crate) const LIBRARIES_MAX: usize = 8;
 /// Callers (processes over the Unix socket, hosts over TCP) with inline calls in service.
 pub(crate) const CALLERS_MAX: usize = 4_096;
 /// How often the peer of a gRPC connection is asked whether it is still there.
@@ -298,7 +300,7 @@ pub(crate) const CATALOG_ROWS_SWEPT_PER_FLUSH: usize = 64;
 pub(crate) const CATALOG_LAST_FLUSHES: usize = 1024;
 /// Chunks whose pages were found, or not, that a start remembers at a time.
 pub(crate) const CATALOG_CHUNKS_KNOWN_MAX: usize = 1 << 16;
-/// The catalog's lists may name so many times the pages that fit on NVMe: some of what they name has left it.
+/// The catalog's lists may name so many times the pages that fit on NVMe, or DRAM where that is all: some of what they name has left it.
 pub(crate) const CATALOG_LIST_PAGES_PER_PAGE: u64 = 2;
 /// Chunks of lists that any catalog may hold.
 pub(crate) const CATALOG_CHUNKS_MIN: u64 = 8192;

@@ -347,7 +347,7 @@ fn request_of(verb: Verb) -> String {
 
 /// Whether nobody waits for a verb's answer.
 fn is_unanswered(verb: Verb) -> bool {
-    matches!(verb, Verb::AbortOffload | Verb::EndReload | Verb::Release)
+    matches!(verb, Verb::AbortOffload | Verb::EndReload | Verb::Release | Verb::Settled)
 }
 
 /// Whether a door of frames is one of a verb: the other one says that it is not spoken there.

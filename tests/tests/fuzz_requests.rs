@@ -19,7 +19,7 @@ const PAGES: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Verbs that have no answer.
-const UNANSWERED: [Verb; 3] = [Verb::AbortOffload, Verb::EndReload, Verb::Release];
+const UNANSWERED: [Verb; 4] = [Verb::AbortOffload, Verb::EndReload, Verb::Release, Verb::Settled];
 
 /// A connection, and leases that it was given.
 struct Caller {
@@ -176,7 +176,7 @@ impl Caller {
 
     fn requests_for_slots(&self, namespace: &bytes::Bytes) -> Vec<(Verb, Vec<u8>)> {
         let (client, namespace, [_, reload, lease]) = (self.client, namespace.clone(), self.leases);
-        let hello = wire::HelloRequest { protocol: 1, client, rings: true };
+        let hello = wire::HelloRequest { protocol: 1, client, rings: true, library: 9 };
         let attach = wire::AttachSlabRequest { namespace: namespace.clone(), slab: 0, generation: 1 };
         let reserve =
             wire::ReserveRequest { client, namespace: namespace.clone(), lease, pages: 2, shard: 0 };
@@ -199,6 +199,7 @@ impl Caller {
             (Verb::CommitReserved, commit.encode_to_vec()),
             (Verb::Renew, renew.encode_to_vec()),
             (Verb::Release, release.encode_to_vec()),
+            (Verb::Settled, wire::SettledRequest { client }.encode_to_vec()),
         ]
     }
 }

@@ -1,6 +1,7 @@
 //! A connection to a server process. Owns: what it is, why none could be had. Must not know: who lends
 //! connections.
 
+use super::writes::Account;
 use crate::error::Error;
 use std::io;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub(crate) struct Server {
 pub(crate) struct Connection {
     pub(crate) socket: LocalSocket,
     pub(crate) server: Server,
+    /// Where slots are accounted for that are asked for here; none: the server's memory ends with it.
+    pub(super) account: Option<Arc<Account>>,
 }
 
 /// Why no connection could be had.

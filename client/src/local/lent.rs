@@ -4,6 +4,7 @@
 use super::connection::{ConnectError, Connection, Server};
 use super::pool::LocalPool;
 use super::talk::{check_verb, decode, readable, receive, send, send_now};
+use super::writes::{Account, Writing};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{ANSWER_FRAMES_MAX, CONNECTIONS_MAX, SETTLE_WAIT};
@@ -38,6 +39,8 @@ pub(crate) struct Lent {
     /// The first message of a reply names its lease.
     first: bool,
     lease: Option<Lease>,
+    /// From before a write lease is asked for, as long as whoever has the connection may write.
+    writing: Option<Writing>,
     pool: Arc<LocalPool>,
     /// None once handed to the task that settles.
     permit: Option<OwnedSemaphorePermit>,
@@ -65,6 +68,7 @@ impl LocalPool {
             outstanding: None,
             first: true,
             lease: None,
+            writing: None,
             pool,
             permit: Some(permit),
             settles: false,
@@ -93,6 +97,9 @@ impl Lent {
         assert!(self.outstanding.is_none(), "one operation at a time on a connection");
         let connection =
             self.connection.as_ref().ok_or_else(|| Error::unavailable("the connection is closed"))?;
+        if verb == Verb::BeginOffload && self.writing.is_none() {
+            self.writing = connection.account.as_ref().map(Account::begin);
+        }
         let sent = send(&connection.socket, verb, message, deadline);
         match &sent {
             Ok(()) => (self.outstanding, self.first) = (Some(verb), true),
@@ -177,6 +184,12 @@ impl Lent {
     /// operation.
     pub(crate) fn keep_lease(&mut self) {
         self.lease = None;
+    }
+
+    /// Nobody can say whether the slots that the operation was given are written still, or will be: its lease stays, in quarantine.
+    pub(crate) fn leave_writing(&mut self) {
+        self.lease = None;
+        self.writing.take().into_iter().for_each(Writing::never_ends);
     }
 
     /// Whether an answer, or its rest, is still to come: the server may still do what was asked. A connection that broke tells
@@ -292,6 +305,9 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        if self.writing.take().is_some() {
+            self.pool.tell_settled();
+        }
         if self.connection.is_none() {
             return;
         }
@@ -308,6 +324,7 @@ impl Drop for Lent {
                         outstanding: self.outstanding.take(),
                         first: self.first,
                         lease: self.lease.take(),
+                        writing: None,
                         pool: Arc::clone(&self.pool),
                         permit: self.permit.take(),
                         settles: true,

@@ -6,6 +6,7 @@ use super::held::HeldLeases;
 use super::mapped_slabs::MappedSlabs;
 use super::place::Place;
 use super::talk::{decode, receive, send, send_now};
+use super::writes::{Account, library};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{CONNECTIONS_MAX, ENDS_MAX};
@@ -37,7 +38,22 @@ pub(crate) struct LocalPool {
 struct Resting {
     server: Server,
     idle: Vec<Connection>,
+    /// It was not told yet that nothing is under way into slots of servers before it.
+    unsettled: bool,
     ends: VecDeque<(Server, wire::EndReloadRequest)>,
+}
+
+impl Resting {
+    /// Tells the server, on this connection of it, that no write is under way into slots that servers before it granted this
+    /// process: once, as soon as that is so.
+    fn settle(&mut self, connection: &Connection) {
+        let is_known = connection.server == self.server;
+        if !self.unsettled || !is_known || !connection.account.as_ref().is_some_and(|own| own.is_settled()) {
+            return;
+        }
+        let settled = wire::SettledRequest { client: self.server.client };
+        self.unsettled = !send_now(&connection.socket, Verb::Settled, &settled);
+    }
 }
 
 impl LocalPool {
@@ -65,7 +81,8 @@ impl LocalPool {
         let socket = self.place.open(deadline).await?;
         let joined = self.state.lock().server.client;
         let rings = matches!(self.place, Place::Unix(_));
-        let hello = wire::HelloRequest { protocol: LOCAL_PROTOCOL, client: joined, rings };
+        let library = library();
+        let hello = wire::HelloRequest { protocol: LOCAL_PROTOCOL, client: joined, rings, library };
         let answered = match send(&socket, Verb::Hello, &hello, deadline) {
             Ok(()) => receive(&socket, deadline).await,
             // A server that takes no connection says why, and does not wait to be asked.
@@ -89,7 +106,22 @@ impl LocalPool {
         let (client, instance) = (reply.client, reply.instance);
         let server = Server { client, instance, version: reply.version.as_str().into() };
         self.adopt(&server);
-        Ok(Connection { socket, server })
+        let account = Account::of(reply.memory, instance);
+        let connection = Connection { socket, server, account };
+        self.state.lock().settle(&connection);
+        Ok(connection)
+    }
+
+    /// A write of an operation is over: tells the server, if it still has to know, that none is under way from before it.
+    pub(super) fn tell_settled(&self) {
+        let mut state = self.state.lock();
+        if !state.unsettled {
+            return;
+        }
+        if let Some(connection) = state.idle.pop() {
+            state.settle(&connection);
+            state.idle.push(connection);
+        }
     }
 
     /// Sends a message without a reply on a connection at rest. False: there is none to this server now.
@@ -129,6 +161,7 @@ impl LocalPool {
         if state.server.instance != server.instance {
             state.idle.clear();
             state.ends.clear();
+            state.unsettled = true;
             self.slabs.forget();
             self.held.lock().forget();
         }
@@ -150,6 +183,7 @@ impl LocalPool {
         if state.server.instance != connection.server.instance {
             return;
         }
+        state.settle(&connection);
         while let Some((server, end)) = state.ends.pop_front() {
             if server.instance == connection.server.instance
                 && !send_now(&connection.socket, Verb::EndReload, &end)

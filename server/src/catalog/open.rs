@@ -217,6 +217,11 @@ impl Catalog {
         self.is_rebuilt.swap(false, Ordering::Relaxed)
     }
 
+    /// Bytes that its file takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.place.bytes()
+    }
+
     /// Damaged ones that were set aside since start.
     pub(crate) fn set_aside(&self) -> u64 {
         self.set_aside.load(Ordering::Relaxed)

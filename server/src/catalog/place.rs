@@ -2,9 +2,11 @@
 //! in it.
 
 use crate::limits::CATALOGS_ASIDE_MAX;
+use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, StorageError};
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -15,15 +17,43 @@ pub(crate) trait CatalogPlace: Send + Sync {
 
     /// Puts what is there out of the way, so that the next `open` makes an empty database; says where to.
     fn set_aside(&self) -> std::io::Result<String>;
+
+    /// Bytes that it takes; 0: it cannot be looked at.
+    fn bytes(&self) -> u64;
 }
 
 const FILE: &str = "catalog.redb";
 /// What the system counts a file's blocks in, whatever those of its file system are.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Bytes that the catalog's file in a directory takes on the disk; 0: there is none. It is longer: it has holes.
-pub(crate) fn file_bytes(directory: &Path) -> u64 {
-    std::fs::metadata(directory.join(FILE)).map_or(0, |file| file.blocks() * STAT_BLOCK_BYTES)
+/// A memory file, which outlives this process as long as somebody else holds it too. Nothing of it is on a disk.
+pub(crate) struct CatalogMemory {
+    memory: OwnedFd,
+}
+
+impl CatalogMemory {
+    /// A catalog in a memory file; an empty one is made into one.
+    pub(crate) fn new(memory: OwnedFd) -> CatalogMemory {
+        CatalogMemory { memory }
+    }
+}
+
+impl CatalogPlace for CatalogMemory {
+    /// Opened anew: whoever holds the file on must not hold the database's lock of it too.
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        let path = format!("/proc/self/fd/{}", self.memory.as_raw_fd());
+        builder.create_with_backend(FileBackend::new(OpenOptions::new().read(true).write(true).open(path)?)?)
+    }
+
+    /// There is no other name for it: it is emptied.
+    fn set_aside(&self) -> std::io::Result<String> {
+        rustix::fs::ftruncate(&self.memory, 0)?;
+        Ok("nothing: it was in memory, and is emptied".to_owned())
+    }
+
+    fn bytes(&self) -> u64 {
+        rustix::fs::fstat(&self.memory).map_or(0, |file| file.st_blocks as u64 * STAT_BLOCK_BYTES)
+    }
 }
 
 /// A file in the directory of the tier's state.
@@ -82,6 +112,11 @@ impl CatalogPlace for CatalogFile {
         std::fs::rename(&self.path, &aside).map_err(|error| name(error, &aside))?;
         self.sync_directory()?;
         Ok(aside.display().to_string())
+    }
+
+    /// The file is longer: it has holes.
+    fn bytes(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(0, |file| file.blocks() * STAT_BLOCK_BYTES)
     }
 }
 

@@ -88,9 +88,12 @@ pub(crate) fn rule_of_frame(verb: Verb) -> (Need, Reach) {
         Verb::AttachSlab | Verb::BeginOffload | Verb::BeginReload | Verb::Reserve | Verb::CommitReserved => {
             (Need::Tenant, Reach::Host)
         }
-        Verb::CommitOffload | Verb::AbortOffload | Verb::EndReload | Verb::Renew | Verb::Release => {
-            (Need::Lease, Reach::Host)
-        }
+        Verb::CommitOffload
+        | Verb::AbortOffload
+        | Verb::EndReload
+        | Verb::Renew
+        | Verb::Release
+        | Verb::Settled => (Need::Lease, Reach::Host),
         Verb::RemoteOffload | Verb::RemoteReload => (Need::Tenant, Reach::Network),
         Verb::OpenRail => (Need::Lease, Reach::Network),
     }

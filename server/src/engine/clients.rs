@@ -1,9 +1,9 @@
 //! Clients: processes on this host that said Hello, and whoever calls the inline verbs. Owns: who is who (all connections of
-//! one process are one client, all calls of one caller too), whose they are, and whether a process still lives (pidfd).
+//! one client library in one process are one client, all calls of one caller too), whose they are, and whether a process still lives (pidfd).
 //! Must not know: leases, the pool.
 
 use crate::access::Caller;
-use crate::limits::{CALLERS_MAX, CLIENTS_MAX};
+use crate::limits::{CALLERS_MAX, CLIENTS_MAX, LIBRARIES_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use std::time::Instant;
 use turnkv_pool::{ClientId, UserId};
 use turnkv_proto::{Error, ErrorKind};
 use turnkv_tier::dram::table::Holder;
-use turnkv_transfer::{LocalSocket, Process};
+use turnkv_transfer::{LocalSocket, Process, began};
 
 /// All clients known.
 pub(crate) struct Clients {
@@ -44,12 +44,22 @@ struct Client {
     /// What tells the process from all others, where the kernel says.
     identity: Option<u64>,
     process: Presence,
+    /// Which copy of a client library in it; 0: one that keeps no account of what it writes.
+    library: u64,
+    /// Known of the slot table alone: what a server before this one granted it is in quarantine. Nobody joins it.
+    left_behind: bool,
     connections: usize,
     /// Of these, whose peers have left while a call of theirs is in service.
     left: usize,
 }
 
 impl Client {
+    /// One whose process is not of this host.
+    fn of_no_process(process: Presence) -> Client {
+        let (pid, user, identity, library, left_behind) = (0, 0, None, 0, false);
+        Client { pid, user, identity, process, library, left_behind, connections: 0, left: 0 }
+    }
+
     fn is_gone(&self) -> bool {
         match self.process {
             Presence::Connected(_) => self.connections == 0,
@@ -159,8 +169,8 @@ impl Clients {
         }
     }
 
-    /// A connection says Hello: joins the client that its process is already, else becomes a new one.
-    pub(super) fn hello(&self, socket: &LocalSocket) -> Result<(ClientId, UserId), Error> {
+    /// A connection says Hello: joins the client that this library of its process is already, else becomes a new one.
+    pub(super) fn hello(&self, socket: &LocalSocket, library: u64) -> Result<(ClientId, UserId), Error> {
         let unseen = |error| {
             Error::new(ErrorKind::Invalid, format!("the client's process is not visible from here: {error}"))
         };
@@ -169,7 +179,14 @@ impl Clients {
         let process = Process::of_peer(socket).map_err(unseen)?;
         let identity = process.identity().map_err(unseen)?;
         let mut known = self.known.lock();
-        if let Some((id, client)) = known.iter_mut().find(|(_, client)| client.is(pid, identity)) {
+        let of_process = |client: &Client| !client.left_behind && client.is(pid, identity);
+        let libraries = known.values().filter(|client| of_process(client)).count();
+        let is_one = |client: &Client| of_process(client) && client.library == library;
+        // A process with more copies than anybody has is known as one that keeps no account.
+        let all_known = libraries >= LIBRARIES_MAX && !known.values().any(is_one);
+        let library = if all_known { 0 } else { library };
+        let joins = |client: &Client| of_process(client) && client.library == library;
+        if let Some((id, client)) = known.iter_mut().find(|(_, client)| joins(client)) {
             client.connections += 1;
             *self.idle_since.lock() = None;
             return Ok((ClientId(*id), user_of(client.user)));
@@ -182,26 +199,56 @@ impl Clients {
         }
         let id = random_u64()? & !EPHEMERAL;
         let process = Presence::Process(process);
-        known.insert(id, Client { pid, user, identity, process, connections: 1, left: 0 });
+        let client =
+            Client { pid, user, identity, process, library, left_behind: false, connections: 1, left: 0 };
+        known.insert(id, client);
         *self.idle_since.lock() = None;
         Ok((ClientId(id), user_of(user)))
     }
 
     /// A process that was the client of a server before this one is known from now on, without a connection. Returns whose it is.
     pub(super) fn remember(&self, ghost: Ghost) -> UserId {
-        let Ghost { client, pid, user, process, .. } = ghost;
+        let Ghost { client, pid, user, process, holder } = ghost;
+        let library = match holder {
+            Holder::Process { library, .. } => library,
+            Holder::Unknown => 0,
+        };
         let identity = process.identity().unwrap_or(None);
         let process = Presence::Process(process);
-        let known = Client { pid, user, identity, process, connections: 0, left: 0 };
+        let known =
+            Client { pid, user, identity, process, library, left_behind: true, connections: 0, left: 0 };
         self.known.lock().insert(client.0, known);
         user_of(user)
+    }
+
+    /// Removes and returns what servers before this one left of a client: it is the same library of the same process, and says that
+    /// it writes nothing of it.
+    pub(super) fn take_settled(&self, client: ClientId) -> Vec<ClientId> {
+        let mut known = self.known.lock();
+        let Some(own) = known.get(&client.0).filter(|own| own.library != 0 && !own.left_behind) else {
+            return Vec::new();
+        };
+        let (pid, identity, library) = (own.pid, own.identity, own.library);
+        let is_left = |left: &Client| left.left_behind && left.library == library && left.is(pid, identity);
+        let left: Vec<u64> = known.iter().filter(|(_, left)| is_left(left)).map(|(id, _)| *id).collect();
+        left.into_iter().filter(|id| known.remove(id).is_some()).map(ClientId).collect()
+    }
+
+    /// How the next server tells whether a client may still write.
+    pub(super) fn holder(&self, client: ClientId) -> Holder {
+        let process = self.known.lock().get(&client.0).map(|known| (known.pid, known.library));
+        let process = process.and_then(|(pid, library)| Some((pid, began(pid)?, library)));
+        process.map_or(Holder::Unknown, |(pid, began, library)| {
+            let pid = pid as u32;
+            Holder::Process { pid, began, library }
+        })
     }
 
     /// A simulated process is a client from now on.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn join(&self, client: u64, alive: std::sync::Arc<std::sync::atomic::AtomicBool>) {
         let process = Presence::Simulated(alive);
-        let simulated = Client { pid: 0, user: 0, identity: None, process, connections: 1, left: 0 };
+        let simulated = Client { connections: 1, ..Client::of_no_process(process) };
         self.known.lock().insert(client, simulated);
     }
 
@@ -220,7 +267,7 @@ impl Clients {
         }
         let id = random_u64()? & !EPHEMERAL;
         let process = Presence::Connected(owner.clone());
-        known.insert(id, Client { pid: 0, user: 0, identity: None, process, connections: 1, left: 0 });
+        known.insert(id, Client { connections: 1, ..Client::of_no_process(process) });
         *self.idle_since.lock() = None;
         Ok((ClientId(id), true))
     }

@@ -248,9 +248,12 @@ const GAUGES: &[GaugeRow] = &[
     (QUEUE, Some(("queue", "durable")), QUEUE_HELP, |at| at.durable_waits as f64),
     (QUEUE, Some(("queue", "slots")), QUEUE_HELP, |at| at.slot_waits as f64),
     (QUEUE, Some(("queue", "catalog")), QUEUE_HELP, |at| at.catalog_changes as f64),
-    ("turnkv_catalog_file_bytes", None, "Bytes of disk that the catalog's file takes", |at| {
-        at.catalog_bytes as f64
-    }),
+    (
+        "turnkv_catalog_file_bytes",
+        None,
+        "Bytes that the catalog's file takes: of the disk, or of memory that is kept where there is no NVMe",
+        |at| at.catalog_bytes as f64,
+    ),
     (
         "turnkv_catalog_list_pages",
         None,

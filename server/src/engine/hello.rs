@@ -2,12 +2,12 @@
 //! as it is there. Must not know: how a process is found to be gone.
 
 use super::clients::{EPHEMERAL, InlineCaller};
+use super::outliving::Outliving;
 use super::{Core, Engine};
 use std::sync::Arc;
 use turnkv_pool::ClientId;
 use turnkv_proto::{Error, ErrorKind};
-use turnkv_tier::dram::table::Holder;
-use turnkv_transfer::{LocalSocket, began};
+use turnkv_transfer::LocalSocket;
 
 /// An inline call in service: its caller is known until the last of its calls is over.
 pub(crate) struct InlineCall {
@@ -26,10 +26,10 @@ impl Drop for InlineCall {
 }
 
 impl Engine {
-    /// A connection of a process on this host says Hello.
-    pub(crate) fn hello(&self, socket: &LocalSocket) -> Result<ClientId, Error> {
-        let (client, user) = self.clients.hello(socket)?;
-        let holder = self.outliving.as_ref().map(|_| self.holder(client));
+    /// A connection of a process on this host says Hello. `library`: which copy of a client library in it does.
+    pub(crate) fn hello(&self, socket: &LocalSocket, library: u64) -> Result<ClientId, Error> {
+        let (client, user) = self.clients.hello(socket, library)?;
+        let holder = self.outliving.as_ref().map(|_| self.clients.holder(client));
         let mut core = self.decide();
         core.pool.introduce_client(client, user);
         if let (Some(table), Some(holder)) = (&mut core.slot_table, holder) {
@@ -38,11 +38,26 @@ impl Engine {
         Ok(client)
     }
 
-    /// How the next server tells whether a client's process lives.
-    fn holder(&self, client: ClientId) -> Holder {
-        let pid = self.clients.process_of(client).map(|(pid, _)| pid);
-        let began = pid.and_then(|pid| Some((pid, began(pid)?)));
-        began.map_or(Holder::Unknown, |(pid, began)| Holder::Process { pid: pid as u32, began })
+    /// A client says that it writes to no slot that an earlier server granted it in this memory.
+    pub(crate) fn settled(&self, client: ClientId) {
+        for left in self.clients.take_settled(client) {
+            tracing::info!(client = client.0, "a client that the server before knew writes nothing any more");
+            self.end_client(left);
+        }
+    }
+
+    /// What a client that is nobody any more leased is free.
+    pub(super) fn end_client(&self, client: ClientId) {
+        let now = self.now();
+        let mut core = self.decide_in_slices(|core| core.pool.client_gone(client, now));
+        if let Some(table) = &mut core.slot_table {
+            table.forget(client);
+        }
+    }
+
+    /// Names the page memory, to whoever may map it; 0: it does not outlive this process.
+    pub(crate) fn memory(&self) -> u64 {
+        self.outliving.as_ref().map_or(0, Outliving::memory)
     }
 
     /// A simulated process says Hello.

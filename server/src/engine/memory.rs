@@ -2,11 +2,12 @@
 //! what does not is said in one line. Must not know: pages (the pool takes in what was found), who keeps the descriptors.
 
 use super::clients::{EPHEMERAL, Ghost, random_u64};
-use super::outliving::{Outliving, SlotTableWriter, TABLE_NAME, slab_name, slab_of_name};
+use super::outliving::{CATALOG_NAME, Outliving, SlotTableWriter, TABLE_NAME, slab_name, slab_of_name};
 use crate::config::Settings;
 use crate::keep::link::Kept;
 use crate::limits::CLIENTS_MAX;
 use anyhow::Context;
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -40,7 +41,7 @@ impl Memory {
         let config = dram_config(settings);
         let memory = match kept {
             None => Memory::of_this_process(make(&config, None)?),
-            Some(kept) => outlive(&config, kept)?,
+            Some(kept) => outlive(&config, kept, settings.nvme.is_none())?,
         };
         tracing::info!(
             bytes = settings.dram.bytes,
@@ -75,13 +76,14 @@ fn make(config: &DramConfig, starts: Option<Vec<SlabStart>>) -> anyhow::Result<D
     Ok(dram)
 }
 
-/// Memory that a keeper keeps: what it kept for the server before is gone through first.
-fn outlive(config: &DramConfig, kept: Kept) -> anyhow::Result<Memory> {
+/// Memory that a keeper keeps: what it kept for the server before is gone through first. `saves`: what is saved of sessions is kept
+/// there too.
+fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memory> {
     let began = Instant::now();
     let Kept { keeper, mut descriptors } = kept;
     let geometry = Geometry::new(config.slab_bytes, config.slab_count);
     let (boot, user) = (boot_id()?, rustix::process::geteuid().as_raw());
-    let table = descriptors.remove(TABLE_NAME);
+    let (table, catalog) = (descriptors.remove(TABLE_NAME), descriptors.remove(CATALOG_NAME));
     let table = table.map(|fd| SlotTable::open(fd, geometry, boot, user)).transpose();
     let mut plan = match table {
         Ok(table) => StartPlan::of(table, descriptors, config.slab_count),
@@ -90,6 +92,8 @@ fn outlive(config: &DramConfig, kept: Kept) -> anyhow::Result<Memory> {
             StartPlan::of(None, BTreeMap::new(), config.slab_count)
         }
     };
+    // Sessions are of the pages that are there.
+    plan.catalog = catalog.filter(|_| saves && plan.table.is_some());
     // What does not serve goes first: there may be no memory for both.
     for name in keeper.names().iter().filter(|name| !plan.keeps(name)) {
         keeper.drop_kept(name).context("the keeper of page memory")?;
@@ -117,7 +121,13 @@ fn outlive(config: &DramConfig, kept: Kept) -> anyhow::Result<Memory> {
         let took_ms = began.elapsed().as_millis() as u64;
         tracing::info!(slabs, shards = found_shards, took_ms, "DRAM is as the last process left it");
     }
-    let outliving = Outliving::new(keeper, table.fd().try_clone_to_owned()?);
+    let catalog = match plan.catalog.take() {
+        None if saves => {
+            Some(memfd_create("turnkv-catalog", MemfdFlags::CLOEXEC).context("a catalog in memory")?)
+        }
+        kept => kept,
+    };
+    let outliving = Outliving::new(keeper, &table, catalog)?;
     let memory = plan.slabs.into_iter().map(|slab| (slab.generation, slab.found)).collect();
     let writer = SlotTableWriter::new(table);
     let memory = Memory { dram, slabs: memory, ghosts: plan.ghosts, outliving: Some((outliving, writer)) };
@@ -128,8 +138,11 @@ fn outlive(config: &DramConfig, kept: Kept) -> anyhow::Result<Memory> {
 }
 
 /// What begins each slab, and whose its slots are.
+#[derive(Default)]
 struct StartPlan {
     table: Option<SlotTable>,
+    /// What was saved of sessions.
+    catalog: Option<OwnedFd>,
     slabs: Vec<SlabPlan>,
     ghosts: Vec<Ghost>,
     /// Slots whose holders are gone, or not theirs any more.
@@ -158,7 +171,7 @@ impl StartPlan {
                 kept.insert(slab, (generation, fd));
             }
         }
-        let mut plan = StartPlan { table: None, slabs: Vec::new(), ghosts: Vec::new(), over: Vec::new() };
+        let mut plan = StartPlan::default();
         let Some((table, entries)) = table else {
             plan.slabs = (0..slab_count).map(|_| SlabPlan::fresh(0)).collect();
             return plan;
@@ -213,7 +226,7 @@ impl StartPlan {
     fn held(&mut self, entries: &FoundEntries) -> Option<Vec<(u32, ClientId)>> {
         let mut held = Vec::new();
         for (slot, holder) in &entries.held {
-            let Holder::Process { pid, began } = holder else { return None };
+            let Holder::Process { pid, began, .. } = holder else { return None };
             if let Some(ghost) = self.ghosts.iter().find(|ghost| ghost.holder == *holder) {
                 held.push((*slot, ghost.client));
                 continue;
@@ -232,7 +245,8 @@ impl StartPlan {
 
     fn keeps(&self, name: &str) -> bool {
         let is_table = name == TABLE_NAME && self.table.is_some();
-        is_table || self.slabs.iter().any(|slab| slab.name.as_deref() == Some(name))
+        let is_catalog = name == CATALOG_NAME && self.catalog.is_some();
+        is_table || is_catalog || self.slabs.iter().any(|slab| slab.name.as_deref() == Some(name))
     }
 
     fn starts(&mut self) -> Vec<SlabStart> {

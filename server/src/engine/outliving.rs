@@ -24,6 +24,10 @@ pub(crate) struct SlotTableWriter {
 pub(crate) struct Outliving {
     keeper: Keeper,
     table: OwnedFd,
+    /// The memory of sessions, where no disk has them.
+    catalog: Option<OwnedFd>,
+    /// Names the memory, to clients too.
+    memory: u64,
     /// After the keeper was lost, not tried again before.
     retry_at: Mutex<Duration>,
 }
@@ -62,8 +66,25 @@ impl SlotTableWriter {
 
 impl Outliving {
     /// The descriptors of a table and of slabs are this keeper's to keep.
-    pub(super) fn new(keeper: Keeper, table: OwnedFd) -> Outliving {
-        Outliving { keeper, table, retry_at: Mutex::default() }
+    ///
+    /// # Errors
+    /// The system has no descriptor more.
+    pub(super) fn new(keeper: Keeper, table: &SlotTable, catalog: Option<OwnedFd>) -> io::Result<Outliving> {
+        let (memory, table) = (table.id(), table.fd().try_clone_to_owned()?);
+        Ok(Outliving { keeper, table, catalog, memory, retry_at: Mutex::default() })
+    }
+
+    /// Where sessions are saved, as the process before left it; none: a disk has them.
+    ///
+    /// # Errors
+    /// The system has no descriptor more.
+    pub(super) fn catalog(&self) -> io::Result<Option<OwnedFd>> {
+        self.catalog.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
+    /// Names the memory: that of the process before, if it was taken over.
+    pub(super) fn memory(&self) -> u64 {
+        self.memory
     }
 
     /// Has everything kept, the table last: without it nothing is.
@@ -72,6 +93,9 @@ impl Outliving {
             for slab in 0..dram.slab_count() {
                 let Some((region, generation)) = dram.region(slab) else { continue };
                 self.keeper.keep(&slab_name(slab, generation), region.fd())?;
+            }
+            if let Some(catalog) = &self.catalog {
+                self.keeper.keep(CATALOG_NAME, catalog.as_fd())?;
             }
             self.keeper.keep(TABLE_NAME, self.table.as_fd())
         };
@@ -141,6 +165,9 @@ impl Outliving {
 
 /// The name of the slot table's descriptor.
 pub(super) const TABLE_NAME: &str = "slot-table";
+
+/// The name of the descriptor of what is saved of sessions.
+pub(super) const CATALOG_NAME: &str = "catalog";
 
 /// The name of a slab's descriptor.
 pub(super) fn slab_name(slab: u32, generation: u32) -> String {

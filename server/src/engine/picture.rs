@@ -21,8 +21,7 @@ impl Engine {
             (router.engines() as u64, router.sessions() as u64, router.marks() as u64)
         };
         let catalog = self.catalog.as_ref();
-        let state_dir = self.settings.nvme.as_ref().map(|nvme| nvme.state_dir.as_path());
-        let catalog_bytes = state_dir.map_or(0, crate::catalog::file_bytes);
+        let catalog_bytes = catalog.map_or(0, Catalog::bytes);
         let core = self.decide();
         let fullest = core.pool.fullest_client();
         let fullest = fullest.and_then(|client| self.clients.process_of(client)).unwrap_or_default();

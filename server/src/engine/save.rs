@@ -155,10 +155,11 @@ impl Engine {
         }
     }
 
-    /// What the catalog may hold of sessions' lists: of what names pages that fit on NVMe, some is of pages that left it.
+    /// What the catalog may hold of sessions' lists: of what names pages that fit on NVMe (DRAM, where that is all), some is of pages
+    /// that left it.
     pub(super) fn list_chunks_max(&self) -> u64 {
-        let nvme_bytes = self.settings.nvme.as_ref().map_or(0, |nvme| nvme.bytes);
-        let pages = (nvme_bytes / BLOCK_BYTES).min(u64::from(self.settings.limits.pages_max));
+        let bytes = self.settings.nvme.as_ref().map_or(self.settings.dram.bytes, |nvme| nvme.bytes);
+        let pages = (bytes / BLOCK_BYTES).min(u64::from(self.settings.limits.pages_max));
         (pages * CATALOG_LIST_PAGES_PER_PAGE / u64::from(LIST_CHUNK_PAGES)).max(CATALOG_CHUNKS_MIN)
     }
 

@@ -3,24 +3,25 @@
 
 use super::clients::{Clients, Ghost};
 use super::memory::Memory;
-use super::outliving::SlotTableWriter;
+use super::outliving::{Outliving, SlotTableWriter};
 use super::place::place;
 use super::remotes::nics::Nics;
 use super::{Core, Engine, clients, durable, metrics, promotions, remotes, slabs};
-use crate::catalog::{Catalog, Owner};
+use crate::catalog::{Catalog, CatalogMemory, Owner};
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Settings};
 use crate::keep::link::Kept;
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use turnkv_pool::{Admit, FoundSlab, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
 use turnkv_proto::NamespaceId;
 use turnkv_tier::limits::BLOCK_BYTES;
-use turnkv_tier::nvme::{self, Claimed, Codec, NvmeConfig, NvmeTier, Packing, Recovered};
+use turnkv_tier::nvme::{self, Claimed, Codec, NvmeConfig, NvmeTier, Packing, Recovered, TierId};
 use turnkv_transfer::{PieceBuffers, Region};
 
 /// What an engine is put together from.
@@ -82,7 +83,8 @@ impl Engine {
         let (clients, (outliving, mut slot_table)) = (clients::Clients::new(), outliving.unzip());
         begin_slabs(&mut pool, begun, slot_table.is_some());
         ghosts.into_iter().for_each(|ghost| remember(ghost, &clients, &mut pool, slot_table.as_mut()));
-        let (mut tier, mut catalog, mut nvme_segments, mut nvme_packing) = (None, None, 0, 100);
+        let mut catalog = catalog_in_memory(outliving.as_ref(), &parts.clock)?;
+        let (mut tier, mut nvme_segments, mut nvme_packing) = (None, 0, 100);
         if let Some(kept) = parts.kept {
             let (segments, spare, segment_bytes) = kept.nvme.geometry();
             pool.shape_nvme(kept_percent(segments, spare), segment_bytes, BLOCK_BYTES);
@@ -181,6 +183,16 @@ fn claim_kept(config: &Nvme, clock: &Clock) -> anyhow::Result<(Claimed, Catalog)
         format!("the catalog of namespaces and sessions in {}", config.state_dir.display())
     })?;
     Ok((claimed, catalog))
+}
+
+/// The catalog of a server without a disk, in memory that is kept with its pages: of these it is, and of none before them.
+fn catalog_in_memory(outliving: Option<&Outliving>, clock: &Clock) -> anyhow::Result<Option<Catalog>> {
+    let Some(outliving) = outliving else { return Ok(None) };
+    let Some(memory) = outliving.catalog().context("the catalog in memory")? else { return Ok(None) };
+    let id = TierId(u128::from(outliving.memory()).to_be_bytes());
+    let owner = Owner { id, path: PathBuf::from("(memory)"), is_new: true };
+    let catalog = Catalog::open_with(Box::new(CatalogMemory::new(memory)), owner, clock.clone());
+    Ok(Some(catalog.context("the catalog of namespaces and sessions in memory")?))
 }
 
 /// Tells the pool with what its slabs begin, before any namespace is open.

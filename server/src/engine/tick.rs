@@ -38,10 +38,7 @@ impl Engine {
         let now = self.now();
         for client in self.clients.take_gone() {
             tracing::info!(client = client.0, "a client's process is gone: its leases end");
-            let mut core = self.decide_in_slices(|core| core.pool.client_gone(client, now));
-            if let Some(table) = &mut core.slot_table {
-                table.forget(client);
-            }
+            self.end_client(client);
         }
         drop(self.decide_in_slices(|core| core.pool.expire(now)));
         self.decide().pool.maintain(now);

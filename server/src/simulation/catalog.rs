@@ -29,6 +29,10 @@ impl CatalogPlace for SimulatedPlace {
         file.sync()?;
         Ok(format!("{NAME}, emptied"))
     }
+
+    fn bytes(&self) -> u64 {
+        self.0.open_file(NAME).and_then(|file| file.len()).unwrap_or(0)
+    }
 }
 
 impl StorageBackend for Storage {

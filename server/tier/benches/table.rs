@@ -15,7 +15,7 @@ const ROUNDS: usize = 9;
 fn main() {
     let geometry = Geometry::new(1 << 30, 4);
     let mut table = SlotTable::create(geometry, [1; 16], 1, 1).unwrap();
-    let holder = Some(Holder::Process { pid: 4711, began: 5 });
+    let holder = Some(Holder::Process { pid: 4711, began: 5, library: 6 });
     let grant = measure(|slab, slot| {
         table.void(slab, slot);
         table.hold(slab, slot, holder);

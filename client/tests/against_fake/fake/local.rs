@@ -81,7 +81,8 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
             let instance = core.instance.load(Ordering::SeqCst);
             // An own number for each process of the fake: a client of an old one is not known.
             let client = if ask.client == instance * 1000 { ask.client } else { instance * 1000 };
-            Ok(wire::HelloReply { client, version: "fake".to_owned(), instance }.encode_to_vec())
+            let version = "fake".to_owned();
+            Ok(wire::HelloReply { client, version, instance, memory: 0 }.encode_to_vec())
         }
         Verb::AttachSlab => {
             let slab_bytes = core.region.len() as u64;
@@ -113,7 +114,7 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         Verb::OpenRail | Verb::RemoteOffload | Verb::RemoteReload => {
             Err(turnkv_proto::Error::invalid("there is no such verb here"))
         }
-        Verb::AbortOffload | Verb::EndReload | Verb::Unspecified => unreachable!(),
+        Verb::AbortOffload | Verb::EndReload | Verb::Settled | Verb::Unspecified => unreachable!(),
     };
     let verb =
         if core.script.wrong_verb.load(Ordering::SeqCst) && verb != Verb::Hello { 99 } else { frame.verb };

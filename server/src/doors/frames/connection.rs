@@ -155,7 +155,7 @@ impl<D: Verbs> Connection<'_, D> {
             Err(End::Socket(error)) => Err(error),
             // Verbs without a reply have nobody to tell: their lease had ended already.
             Err(End::Refused(error))
-                if matches!(verb, Verb::AbortOffload | Verb::EndReload | Verb::Release) =>
+                if matches!(verb, Verb::AbortOffload | Verb::EndReload | Verb::Release | Verb::Settled) =>
             {
                 tracing::debug!(%error, ?verb, "refused");
                 Ok(())
@@ -200,7 +200,9 @@ impl<D: Verbs> Connection<'_, D> {
         })?;
         self.client = Some(client);
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let reply = wire::HelloReply { client: client.0, version, instance: self.shared.engine.instance };
+        let memory = if self.shared.door.is_network() { 0 } else { self.shared.engine.memory() };
+        let instance = self.shared.engine.instance;
+        let reply = wire::HelloReply { client: client.0, version, instance, memory };
         Ok(self.door.welcome(self, &reply, ask.rings)?)
     }
 

@@ -28,8 +28,8 @@ impl Verbs for LocalService {
         &self.shared
     }
 
-    fn greet(&self, socket: &LocalSocket, _: &Asking, _: &wire::HelloRequest) -> Result<ClientId, Error> {
-        self.shared.engine.hello(socket)
+    fn greet(&self, socket: &LocalSocket, _: &Asking, ask: &wire::HelloRequest) -> Result<ClientId, Error> {
+        self.shared.engine.hello(socket, ask.library)
     }
 
     /// A descriptor that may not be sent now is no reason to turn anybody away: the socket alone does too.
@@ -54,6 +54,7 @@ impl Verbs for LocalService {
             Verb::CommitReserved => self.commit_reserved(connection, frame),
             Verb::Renew => self.renew(connection, frame),
             Verb::Release => self.release(connection, frame),
+            Verb::Settled => self.settled(connection, frame),
             verb => Err(is_not_done(verb)),
         }
     }
@@ -167,6 +168,12 @@ impl LocalService {
     fn release(&self, connection: &OnSocket<'_>, frame: &Frame) -> Result<(), End> {
         let raw: wire::ReleaseRequest = decode(frame)?;
         Ok(self.shared.engine.release(connection.own(raw.client)?, &codec::held::release(raw)?)?)
+    }
+
+    fn settled(&self, connection: &OnSocket<'_>, frame: &Frame) -> Result<(), End> {
+        let raw: wire::SettledRequest = decode(frame)?;
+        self.shared.engine.settled(connection.own(raw.client)?);
+        Ok(())
     }
 
     /// Sends a run's pages as they land; the last frame has no FLAG_MORE.

@@ -17,8 +17,8 @@ fn connections_of_one_process_are_one_client_and_the_last_to_close_leaves_nobody
     let clients = Clients::new();
     assert!(clients.idle_since().is_some(), "nobody has come yet");
     let (one, other) = (connection(), connection());
-    let (client, user) = clients.hello(&one.0).unwrap();
-    assert_eq!(clients.hello(&other.0).unwrap(), (client, user));
+    let (client, user) = clients.hello(&one.0, 0).unwrap();
+    assert_eq!(clients.hello(&other.0, 0).unwrap(), (client, user));
     assert_eq!((clients.connections(), clients.idle_since()), (2, None));
     assert_eq!(clients.check(client.0).unwrap(), client);
     assert!(clients.check(client.0 + 1).is_err());
@@ -33,7 +33,7 @@ fn connections_of_one_process_are_one_client_and_the_last_to_close_leaves_nobody
 #[test]
 fn a_client_is_used_by_its_own_process_only() {
     let clients = Clients::new();
-    let (client, _) = clients.hello(&connection().0).unwrap();
+    let (client, _) = clients.hello(&connection().0, 0).unwrap();
     let (pid, user) = clients.process_of(client).unwrap();
     assert_eq!(clients.own(client.0, InlineCaller::User(user, pid)).unwrap(), client);
     let host = InlineCaller::Host([10, 0, 0, 1].into());
@@ -62,13 +62,13 @@ fn a_hello_that_is_refused_leaves_nobody_connected() {
     }
     let since = clients.idle_since();
     assert!(since.is_some());
-    assert_eq!(clients.hello(&connection().0).unwrap_err().kind, ErrorKind::Limit);
+    assert_eq!(clients.hello(&connection().0, 0).unwrap_err().kind, ErrorKind::Limit);
     let owner = RemoteOwner { from: InlineCaller::Host([10, 0, 0, 1].into()), caller: Caller::nobody() };
     assert_eq!(clients.hello_remote(&owner, 0).unwrap_err().kind, ErrorKind::Limit);
     assert_eq!((clients.connections(), clients.idle_since()), (0, since), "a private server may leave");
     alive.store(false, Ordering::Relaxed);
     assert_eq!(clients.take_gone().len(), CLIENTS_MAX);
-    clients.hello(&connection().0).unwrap();
+    clients.hello(&connection().0, 0).unwrap();
 }
 
 #[test]

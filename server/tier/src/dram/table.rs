@@ -13,7 +13,7 @@ mod entry;
 mod format;
 
 pub use entry::{Geometry, Holder, SlotEntry, Unfit, VERSION as SLOT_TABLE_VERSION};
-use format::{BODY_AT, ENTRY_BYTES, HEADER_BYTES, HEADER_USED_BYTES, HOLDER_AT, SEAL_AT};
+use format::{BODY_AT, ENTRY_BYTES, HEADER_BYTES, HEADER_USED_BYTES, HOLDER_AT, LIBRARY_AT, SEAL_AT};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::io;
@@ -96,6 +96,12 @@ impl SlotTable {
         Ok((table, found))
     }
 
+    /// Names this table, and so the memory that it is of.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     /// The descriptor, for whoever keeps it.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -127,8 +133,11 @@ impl SlotTable {
     /// Somebody may write a slot from now on, or nobody any more. Called before whoever it is hears of the slot.
     pub fn hold(&mut self, slab: u32, slot: u32, holder: Option<Holder>) {
         let Some(at) = self.entry_at(slab, slot) else { return };
-        let word = holder.map_or(0, Holder::word);
+        let (word, library) = holder.map_or((0, 0), Holder::words);
         let complement = if holder.is_some() { !word } else { 0 };
+        self.word(at + LIBRARY_AT).store(library, Ordering::Relaxed);
+        self.word(at + LIBRARY_AT + 8).store(!library, Ordering::Relaxed);
+        // A process of whom only the library is there was not told of the slot.
         self.word(at + HOLDER_AT).store(word, Ordering::Relaxed);
         self.word(at + HOLDER_AT + 8).store(complement, Ordering::Relaxed);
         fence(Ordering::Release);

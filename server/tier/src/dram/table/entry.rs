@@ -50,6 +50,8 @@ pub enum Holder {
         pid: u32,
         /// When it began.
         began: u32,
+        /// Which copy of a client library in it; 0: any.
+        library: u64,
     },
     /// Somebody whom nobody can tell to be gone.
     Unknown,
@@ -104,19 +106,19 @@ impl Geometry {
 }
 
 impl Holder {
-    /// As it stands in an entry.
-    pub(super) fn word(self) -> u64 {
+    /// As they stand in an entry: the process, and its library.
+    pub(super) fn words(self) -> (u64, u64) {
         match self {
-            Holder::Process { pid, began } => u64::from(pid) << 32 | u64::from(began),
-            Holder::Unknown => u64::MAX,
+            Holder::Process { pid, began, library } => (u64::from(pid) << 32 | u64::from(began), library),
+            Holder::Unknown => (u64::MAX, 0),
         }
     }
 
-    /// Who an entry's word names.
-    pub(super) fn of_word(word: u64) -> Holder {
+    /// Whom an entry's words name.
+    pub(super) fn of_words(word: u64, library: u64) -> Holder {
         match word {
             u64::MAX => Holder::Unknown,
-            word => Holder::Process { pid: (word >> 32) as u32, began: word as u32 },
+            word => Holder::Process { pid: (word >> 32) as u32, began: word as u32, library },
         }
     }
 }

@@ -40,11 +40,14 @@ pub(super) const GENERATION_AT: usize = 128;
 pub(super) const SHARD_AT: usize = 132;
 pub(super) const SHARDS_AT: usize = 134;
 pub(super) const HAS_PARENT_AT: usize = 136;
-/// Where what the seal covers ends; zeros up to the holder.
+/// Where what the seal covers ends; zeros up to the library.
 const SEALED_TO: usize = 144;
+/// Which library of the holder's process may be writing the slot; its complement follows.
+pub(super) const LIBRARY_AT: usize = 160;
 /// Who may be writing the slot; its complement follows.
 pub(super) const HOLDER_AT: usize = 176;
 
+const _: () = assert!(SEALED_TO <= LIBRARY_AT && LIBRARY_AT + 16 == HOLDER_AT);
 const _: () = assert!(HOLDER_AT + 16 == ENTRY_BYTES && ENTRY_BYTES.is_multiple_of(64));
 const _: () = assert!(HEADER_USED_BYTES <= HEADER_BYTES);
 
@@ -186,9 +189,16 @@ pub(super) fn decode_holder(bytes: &[u8]) -> Option<Holder> {
     let complement = u64::from_le_bytes(take(bytes, HOLDER_AT + 8));
     match word {
         0 if complement == 0 => None,
-        word if complement == !word => Some(Holder::of_word(word)),
+        word if complement == !word => Some(Holder::of_words(word, decode_library(bytes))),
         _ => Some(Holder::Unknown),
     }
+}
+
+/// Which library of the holder's process it is. 0, and a word that does not fit its complement: any of them.
+fn decode_library(bytes: &[u8]) -> u64 {
+    let library = u64::from_le_bytes(take(bytes, LIBRARY_AT));
+    let complement = u64::from_le_bytes(take(bytes, LIBRARY_AT + 8));
+    if complement == !library { library } else { 0 }
 }
 
 /// The numbers at an offset.

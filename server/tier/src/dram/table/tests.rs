@@ -76,7 +76,7 @@ impl Model {
                 self.sealed.remove(&(slab, slot));
             }
             Step::Hold(slab, slot, pid) => {
-                let holder = pid.map(|pid| Holder::Process { pid, began: 5 });
+                let holder = pid.map(|pid| Holder::Process { pid, began: 5, library: u64::from(pid) << 50 });
                 table.hold(slab, slot, holder);
                 self.held.remove(&(slab, slot));
                 self.held.extend(holder.map(|holder| ((slab, slot), holder)));
@@ -239,6 +239,7 @@ fn the_documented_offsets_are_these() {
         (format::SHARD_AT, "shard"),
         (format::SHARDS_AT, "number of shards"),
         (format::HAS_PARENT_AT, "1: there is a page before it"),
+        (format::LIBRARY_AT, "library"),
         (format::HOLDER_AT, "holder"),
     ];
     for (name, fields) in [("header", &header[..]), ("entry", &entry[..])] {
