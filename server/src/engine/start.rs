@@ -91,13 +91,7 @@ impl Engine {
             nvme_packing = kept.nvme.packing_percent();
             pool.resize_nvme(segments * segment_bytes, nvme_packing, kept_percent(segments, spare));
             nvme_segments = segments;
-            let pages = pool.keep_strangers(kept.recovered.into_iter().map(stranger));
-            if pages > 0 {
-                tracing::warn!(
-                    pages,
-                    "NVMe has more than limits.pages_max pages: those written longest ago are forgotten; raise it to keep all"
-                );
-            }
+            keep_strangers(&mut pool, kept.recovered);
             (tier, catalog) = (Some(Arc::new(kept.nvme)), Some(kept.catalog));
         }
         let core = Core {
@@ -302,6 +296,17 @@ pub(super) fn limits_of(settings: &Settings) -> Limits {
         session_ttl_ms: limits.session_ttl_ms,
         protected_percent: limits.protected_percent,
         ..Limits::default()
+    }
+}
+
+/// What the disk has is the pool's, as far as its index goes, until its namespaces are opened.
+fn keep_strangers(pool: &mut Pool, recovered: Vec<Recovered>) {
+    let pages = pool.keep_strangers(recovered.into_iter().map(stranger));
+    if pages > 0 {
+        tracing::warn!(
+            pages,
+            "NVMe has more than limits.pages_max pages: those written longest ago are forgotten; raise it to keep all"
+        );
     }
 }
 
