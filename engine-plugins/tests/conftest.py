@@ -24,6 +24,7 @@ import turnkv
 torch.set_num_threads(1)  # small models; the other core is the server's
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START_SECONDS_MAX = 20
+STOP_SECONDS_MAX = 10
 
 
 def server_binary() -> pathlib.Path:
@@ -127,8 +128,19 @@ class Server:
             self.process.wait(30)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP; returns when no thread of it runs any more."""
         self.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        while not self._stands_still():
+            assert time.monotonic() < deadline, "the server does not stop"
+            time.sleep(0.001)
+
+    def _stands_still(self) -> bool:
+        threads = pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        try:
+            return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+        except OSError:  # one has just ended
+            return False
 
     def go_on(self) -> None:
         """SIGCONT."""

@@ -115,7 +115,8 @@ def test_a_poisoned_page_is_a_miss(server: Server, device: turnkv.Device, layers
     poison(pages, hashes, 2)
     back = stack_of(80, fill=False)
     report = pages.reload(hashes, turnkv.OnDevice(device, turnkv.Strided(views(back), 80), layers=layers)).result()
-    assert (report.pages, report.miss) == (2, "checksum")
+    # Who writes pages to NVMe looks at them, too, and may have found it first.
+    assert report.pages == 2 and report.miss in ("checksum", "absent")
     assert torch.equal(back[..., :32, :], stack[..., :32, :])
     eventually(lambda: server.pool().stats()["corrupt_pages"] > before, "the pool was not told")
 

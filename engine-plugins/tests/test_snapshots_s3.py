@@ -291,7 +291,7 @@ def test_a_store_that_hangs_costs_a_turn_its_wait_once_and_the_session_is_found_
     began = time.monotonic()
     assert namespace.reload(hashes, targets, deadline_ms=20_000).pages == 0
     took = time.monotonic() - began
-    assert wait_seconds <= took < answer_seconds, took
+    assert 0.9 * wait_seconds <= took < answer_seconds, took
     until(lambda: namespace.lookup(hashes) == 0)  # when the request's own time is over
     began = time.monotonic()
     assert namespace.reload(hashes, targets, deadline_ms=20_000).pages == 0
