@@ -170,3 +170,27 @@ async fn a_damaged_catalog_costs_sessions_and_no_page() -> Result<()> {
     }
     Ok(())
 }
+
+/// More DRAM than this machine has is refused before anything that was kept is let go of.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_is_refused_takes_nothing_from_the_next() -> Result<()> {
+    let mut server = Server::start(setup())?;
+    let hashes = chain(1, 6);
+    turn(&connect(&server).await?, "talk", &hashes, 0).await?;
+    tokio::time::sleep(SAVED).await;
+    server.kill()?;
+    // Sockets that are kept take connections without a server: only the log tells what became of it.
+    server.restart_with(Setup { dram_mib: 900 << 10, ..setup() })?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !server.log().contains("are available") {
+        ensure!(Instant::now() < deadline, "{}", server.log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.kill()?;
+    server.restart_with(setup())?;
+    let user = connect(&server).await?;
+    let report = user.reload(&hashes).await?;
+    ensure!((report.pages, report.from_dram) == (6, 6), "{report:?}\n{}", server.log());
+    ensure!(sessions(&user).await?.len() == 1, "{}", server.log());
+    Ok(())
+}

@@ -81,6 +81,8 @@ fn make(config: &DramConfig, starts: Option<Vec<SlabStart>>) -> anyhow::Result<D
 fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memory> {
     let began = Instant::now();
     let Kept { keeper, mut descriptors } = kept;
+    // A start that is refused takes nothing away from the next one.
+    DramTier::check_room(config, bytes_of(&descriptors))?;
     let geometry = Geometry::new(config.slab_bytes, config.slab_count);
     let (boot, user) = (boot_id()?, rustix::process::geteuid().as_raw());
     let (table, catalog) = (descriptors.remove(TABLE_NAME), descriptors.remove(CATALOG_NAME));
@@ -135,6 +137,12 @@ fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memor
         outliving.keep_all(&memory.dram);
     }
     Ok(memory)
+}
+
+/// Bytes that what is kept has at most.
+fn bytes_of(descriptors: &BTreeMap<String, OwnedFd>) -> u64 {
+    let bytes = |fd: &OwnedFd| rustix::fs::fstat(fd).map_or(0, |file| file.st_size.max(0) as u64);
+    descriptors.values().map(bytes).sum()
 }
 
 /// What begins each slab, and whose its slots are.

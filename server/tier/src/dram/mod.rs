@@ -152,6 +152,17 @@ impl DramTier {
         self.config.slab_count
     }
 
+    /// Whether there would be memory for all slabs of a configuration once so many bytes more are free. Takes nothing.
+    ///
+    /// # Errors
+    /// The configuration is not possible, or there would not.
+    pub fn check_room(config: &DramConfig, freed_bytes: u64) -> Result<(), DramError> {
+        check(config)?;
+        let bytes = config.slab_bytes * u64::from(config.slab_count);
+        let slabs = bytes.saturating_sub(freed_bytes).div_ceil(config.slab_bytes);
+        check_available(config, slabs as u32)
+    }
+
     /// Whether there is memory for so many slabs more.
     pub fn check_growth(&self, slabs: u32) -> Result<(), DramError> {
         check_available(&self.config, slabs)
