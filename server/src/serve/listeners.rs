@@ -58,7 +58,11 @@ impl Listeners<'_> {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
             Ok(Some((UnixListener::from(fd), file)))
         };
-        self.or_let_go(&name, serves().unwrap_or(None))
+        let serves = serves().unwrap_or_else(|error| {
+            tracing::warn!(%error, path = %path.display(), "the listening socket of the server before is not taken over");
+            None
+        });
+        self.or_let_go(&name, serves)
     }
 
     fn tcp_of_before(&self, kind: &str, address: SocketAddr) -> Option<std::net::TcpListener> {
