@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 use turnkv_client::{DataPlane, OffloadOptions};
+use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -44,5 +45,28 @@ async fn a_pool_full_of_pages_serves_them_soon_after_its_start() -> Result<()> {
     }
     ensure!(after == before, "{after} of {before} pages are there\n{}", server.log());
     println!("{dram_mib} MiB, {before} pages: ready after {ready:?}, {PAGES} pages read after {hit:?}");
+    Ok(())
+}
+
+/// A server that should be kept and found no keeper says so as long as it runs.
+#[test]
+fn a_server_without_a_keeper_says_so() -> Result<()> {
+    let http = free_address()?;
+    let setup = Setup { keep: true, nvme_mib: 0, metrics: Some(http.to_string()), ..Setup::default() };
+    let mut server = Server::start(setup)?;
+    let failing = || -> Result<f64> { value(&get(http, "/metrics")?.1, "turnkv_keep_failing_servers") };
+    ensure!(failing()? == 0.0);
+    server.kill_keeper()?;
+    server.kill()?;
+    // The server replaces a keeper that is lost at once; this one may have been.
+    while server.kill_keeper().is_ok() {}
+    std::fs::remove_file(server.keep_socket())
+        .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+    std::fs::create_dir(server.keep_socket())?;
+    server.restart()?;
+    ensure!(failing()? == 1.0, "{}", server.log());
+    let (_, health) = get(http, "/healthz")?;
+    ensure!(health.contains("no keeper could be had"), "{health}");
+    std::fs::remove_dir(server.keep_socket())?;
     Ok(())
 }

@@ -46,7 +46,7 @@ impl Engine {
                  are not; check the disk under nvme.state_dir"
             )
         });
-        let cold = self.outliving.as_ref().and_then(|outliving| outliving.trouble());
+        let cold = self.unkept();
         Health {
             not_serving,
             notes: [lost, full, retired, damaged, forgotten, cold]

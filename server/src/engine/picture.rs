@@ -47,7 +47,7 @@ impl Engine {
             catalog_bytes,
             list_pages: catalog.map_or(0, Catalog::list_chunks) * u64::from(LIST_CHUNK_PAGES),
             list_budget_pages: self.list_chunks_max() * u64::from(LIST_CHUNK_PAGES),
-            kept_descriptors: self.outliving.as_ref().map(|outliving| outliving.count() as u64),
+            kept_descriptors: self.kept_descriptors(),
             first_written_bytes: first,
         }
     }
