@@ -1,8 +1,6 @@
 //! What makes page memory outlive the process while it serves: the slot table is written as slots change, and a keeper has the
 //! descriptors. Owns: both, and trying again when the keeper is lost. Must not know: what a start makes of it (`memory`).
 
-use super::Engine;
-use crate::config::KeepDram;
 use crate::keep::link::Keeper;
 use crate::limits::KEEP_RETRY;
 use parking_lot::Mutex;
@@ -62,29 +60,6 @@ impl SlotTableWriter {
         }
         for SlabChange { slab, mapped } in slabs {
             self.table.map(*slab, *mapped);
-        }
-    }
-}
-
-impl Engine {
-    /// Descriptors that are kept for the next start; none: they are not to be.
-    pub(super) fn kept_descriptors(&self) -> Option<u64> {
-        match &self.outliving {
-            Some(outliving) => Some(outliving.count() as u64),
-            // There was no keeper when this process began.
-            None => (self.settings.keep.dram == KeepDram::Auto).then_some(0),
-        }
-    }
-
-    /// What an operator should know where nobody keeps what is to be kept.
-    pub(super) fn unkept(&self) -> Option<String> {
-        match &self.outliving {
-            Some(outliving) => outliving.trouble(),
-            None => (self.settings.keep.dram == KeepDram::Auto).then(|| {
-                "nobody keeps DRAM for the next start, because no keeper could be had when this process began: the log says why; \
-                 mend that, and restart"
-                    .to_owned()
-            }),
         }
     }
 }
