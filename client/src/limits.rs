@@ -47,6 +47,8 @@ pub const PREFAULT_PIECE_BYTES: usize = 4 << 20;
 /// Bytes that one window moves: what one call asks the server to lease. A page is never cut, so it may be
 /// more of one page.
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of pages that are copied and sent at a time over a network: two pieces of a few calls fit a processor's last cache.
+pub const FRAMED_PIECE_BYTES_MAX: u64 = 4 << 20;
 /// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds.
 /// Their hashes fit a socket's buffer, so that sending them never waits for the server.
 pub const WINDOW_PAGES_MAX: usize = turnkv_proto::limits::LEASE_PAGES_MAX;

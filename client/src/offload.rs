@@ -113,6 +113,23 @@ pub(crate) struct OffloadWindow {
     pub(crate) deadline: Deadline,
 }
 
+impl OffloadWindow {
+    /// Some of its pages as a window of their own.
+    fn part(&self, pages: Range<usize>) -> OffloadWindow {
+        const HASH: usize = size_of::<BlockHash>();
+        let hash = |page: usize| page * HASH..(page + 1) * HASH;
+        let mut begin = self.begin.clone();
+        if pages.start > 0 {
+            begin.parent = self.begin.hashes.slice(hash(pages.start - 1));
+        }
+        if pages.end < self.pages {
+            begin.tail_tokens = 0;
+        }
+        begin.hashes = self.begin.hashes.slice(pages.start * HASH..pages.end * HASH);
+        OffloadWindow { begin, pages: pages.len(), ..*self }
+    }
+}
+
 /// Where the pages of an offload come from.
 pub(crate) trait Sources: Sync {
     /// Bytes of the pages of one window.
@@ -162,6 +179,11 @@ impl Done {
     /// The same, with how its pages travelled.
     pub(crate) fn over(self, plane: Plane) -> Done {
         Done { plane: Some(plane), ..self }
+    }
+
+    /// With what became of the pages behind these.
+    fn then(self, more: Done) -> Done {
+        Done { stored: self.stored + more.stored, present: self.present + more.present, ..more }
     }
 }
 

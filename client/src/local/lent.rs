@@ -146,6 +146,11 @@ impl Lent {
         deadline: Deadline,
     ) -> Result<M> {
         self.request(verb, message, deadline)?;
+        self.one_reply(deadline).await
+    }
+
+    /// The reply of one message to the request that was sent.
+    pub(crate) async fn one_reply<M: Message + Default>(&mut self, deadline: Deadline) -> Result<M> {
         let (reply, more) = self.reply(deadline).await?;
         if more {
             self.close();

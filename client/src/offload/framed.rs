@@ -1,64 +1,112 @@
-//! One window of an offload over a network: copy into lent memory, one call, in which the server reads what it wants and keeps what
-//! arrived. Owns: the order of these. Must not know: what comes before and after the window.
+//! One window of an offload over a network, piece by piece: copy into lent memory, one call, in which the server reads what it wants
+//! and keeps what arrived. Owns: the order of these, and that nothing is copied over what the server may still read. Must not know:
+//! what comes before and after the window.
+//!
+//! ```text
+//! copy 0 --ask 0--> copy 1 (while the server reads 0) --answer 0, ask 1--> copy 2 (over 0) --answer 1, ask 2--> ...
+//! ```
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::framed::{FramedPlane, Staged};
-use crate::limits::{ASK_FIRST_BYTES_MIN, YIELD_BYTES};
+use crate::limits::{ASK_FIRST_BYTES_MIN, FRAMED_PIECE_BYTES_MAX, YIELD_BYTES};
 use crate::local::Lent;
 use crate::namespace::Namespace;
-use crate::offload::{Decline, Done, Granted, NotDurable, OffloadWindow};
+use crate::offload::{Decline, Done, Granted, NotDurable, OffloadWindow, pages_within};
 use crate::pages::PageSource;
+use std::ops::Range;
 use turnkv_proto::wire::{self, Verb};
 
+/// What the server is asked to take at a time: the pages of one call, and where they are lent.
+struct Piece {
+    window: OffloadWindow,
+    request: wire::RemoteOffloadRequest,
+}
+
+/// What is to become pieces: the pages of a window behind those that the server has.
+struct Wanted<'a, 'p> {
+    window: &'a OffloadWindow,
+    sources: &'a [PageSource<'p>],
+    /// Pages that the server has already.
+    present: usize,
+    /// Pages of a piece.
+    step: usize,
+    /// None: the server has all pages.
+    staged: Option<Staged>,
+}
+
 impl Namespace {
+    /// Pages go in pieces. While the server reads one the next is copied: its bytes are still in a cache when they are sent.
+    ///
     /// Dropping this future at any moment takes the lent memory back; the server then gives its slots back.
     pub(crate) async fn offload_framed(
         &self,
         plane: &FramedPlane,
         mut lent: Lent,
         window: &OffloadWindow,
-        pages: &[PageSource<'_>],
+        sources: &[PageSource<'_>],
     ) -> Result<Done> {
-        let first = window.moved.positions(self.leading_present(&mut lent, window, pages.len()).await?);
-        let wanted = &pages[first..];
-        let staged = if wanted.is_empty() {
+        let present = self.leading_present(&mut lent, window, sources.len()).await?;
+        let (step, rest) = (self.pages_at_a_time(window), window.pages - present);
+        // Two pieces: one that is read, one that is filled.
+        let positions = window.moved.positions(rest.min(2 * step));
+        let staged = if positions == 0 {
             None
         } else {
-            Some(plane.stage(&mut lent, wanted.len() * self.page_bytes(), window.deadline).await?)
+            Some(plane.stage(&mut lent, positions * self.page_bytes(), window.deadline).await?)
         };
-        let request = self.remote_offload(&lent, window, first, wanted, staged.as_ref()).await?;
-        let called =
-            lent.call::<wire::RemoteOffloadReply>(Verb::RemoteOffload, &request, window.deadline).await;
-        if let Some(staged) = staged
+        let wanted = Wanted { window, sources, present, step, staged };
+        let done = self.offload_pieces(plane, &mut lent, &wanted).await;
+        if let Some(staged) = wanted.staged
             && !lent.is_waiting()
         {
             staged.answered();
         }
-        let reply = match called {
-            Ok(reply) => reply,
-            Err(error) if error.kind == ErrorKind::LeaseExpired => {
-                return Ok(Done { decline: Some(Decline::LeaseExpired), ..Done::default() });
+        done
+    }
+
+    /// Asks for piece after piece. What failed after some were kept is asked for again by whoever asked for the window.
+    async fn offload_pieces(
+        &self,
+        plane: &FramedPlane,
+        lent: &mut Lent,
+        wanted: &Wanted<'_, '_>,
+    ) -> Result<Done> {
+        let pages = wanted.window.pages;
+        let piece_from = |start: usize| start..pages.min(start.max(wanted.present) + wanted.step);
+        let mut range = piece_from(0);
+        let mut next = Some(self.fill_piece(lent, wanted, range.clone()).await);
+        let mut done = Done::default();
+        while let Some(piece) = next.take() {
+            let answered = async {
+                let piece = piece?;
+                lent.request(Verb::RemoteOffload, &piece.request, piece.window.deadline)?;
+                if range.end < pages {
+                    range = piece_from(range.end);
+                    next = Some(self.fill_piece(lent, wanted, range.clone()).await);
+                }
+                answer(plane, lent, &piece.window).await
+            };
+            match answered.await {
+                Ok(more) => done = done.then(more),
+                Err(error) if done.stored + done.present == 0 => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, "a piece of a window failed");
+                    return Ok(done);
+                }
             }
-            Err(error) => {
-                plane.doubt();
-                return Err(error);
+            if done.decline.is_some() {
+                return Ok(done);
             }
-        };
-        if reply.commit.as_ref().is_some_and(|commit| !commit.dropped.is_empty()) {
-            plane.doubt();
         }
-        let begun =
-            reply.begin.ok_or_else(|| Error::protocol("an offload without an answer to its begin"))?;
-        let granted = Granted::read(&begun, window.pages, window.moved)?;
-        match reply.commit {
-            Some(commit) => granted.committed(&commit, begun.retry_after_ms),
-            None if granted.fill.is_empty() => {
-                let Granted { present, decline, .. } = granted;
-                let (durable, retry_after_ms) = (begun.durable, begun.retry_after_ms);
-                let not_durable = NotDurable::read(begun.not_durable());
-                Ok(Done { present, durable, not_durable, decline, retry_after_ms, ..Done::default() })
-            }
-            None => Err(Error::protocol("pages granted and not committed")),
+        Ok(done)
+    }
+
+    /// Pages that are copied and sent at a time. A durable window is flushed once, so it is one piece.
+    fn pages_at_a_time(&self, window: &OffloadWindow) -> usize {
+        if window.durable {
+            window.pages
+        } else {
+            pages_within(FRAMED_PIECE_BYTES_MAX, self.shard_bytes(), window.moved)
         }
     }
 
@@ -82,24 +130,23 @@ impl Namespace {
         Ok((reply.present as usize).min(window.pages))
     }
 
-    /// Copies the pages into lent memory, and names them there.
-    async fn remote_offload(
-        &self,
-        lent: &Lent,
-        window: &OffloadWindow,
-        first: usize,
-        pages: &[PageSource<'_>],
-        staged: Option<&Staged>,
-    ) -> Result<wire::RemoteOffloadRequest> {
+    /// Copies the pages of a piece that the server has not into lent memory, beside those of the piece before, and names them there.
+    async fn fill_piece(&self, lent: &Lent, wanted: &Wanted<'_, '_>, pages: Range<usize>) -> Result<Piece> {
+        let (moved, page_bytes) = (wanted.window.moved, self.page_bytes());
+        let window = wanted.window.part(pages.clone());
         let begin = wire::BeginOffloadRequest { client: lent.client(), ..window.begin.clone() };
         let mut request = wire::RemoteOffloadRequest { begin: Some(begin), ..Default::default() };
-        let Some(staged) = staged else { return Ok(request) };
+        let Some(staged) = &wanted.staged else { return Ok(Piece { window, request }) };
         request.regions.push(staged.region());
-        let (page_bytes, mut copied) = (self.page_bytes(), 0);
-        for (number, page) in pages.iter().enumerate() {
-            let offset = number * page_bytes;
-            let checksum = page.fill(&staged.slot(offset, page_bytes)?)?;
-            let position = (first + number) as u32;
+        let from = pages.start.max(wanted.present);
+        let (skipped, first) = (moved.positions(from - pages.start), moved.positions(from));
+        let sources = &wanted.sources[first..moved.positions(pages.end)];
+        let half = (from - wanted.present) / wanted.step % 2 * moved.positions(wanted.step);
+        let mut copied = 0;
+        for (number, source) in sources.iter().enumerate() {
+            let offset = (half + number) * page_bytes;
+            let checksum = source.fill(&staged.slot(offset, page_bytes)?)?;
+            let position = (skipped + number) as u32;
             request.pages.push(wire::RemotePage {
                 position,
                 checksum,
@@ -112,7 +159,36 @@ impl Namespace {
                 window.deadline.check()?;
             }
         }
-        Ok(request)
+        Ok(Piece { window, request })
+    }
+}
+
+/// What the server says of the piece that it was asked to take.
+async fn answer(plane: &FramedPlane, lent: &mut Lent, window: &OffloadWindow) -> Result<Done> {
+    let reply: wire::RemoteOffloadReply = match lent.one_reply(window.deadline).await {
+        Ok(reply) => reply,
+        Err(error) if error.kind == ErrorKind::LeaseExpired => {
+            return Ok(Done { decline: Some(Decline::LeaseExpired), ..Done::default() });
+        }
+        Err(error) => {
+            plane.doubt();
+            return Err(error);
+        }
+    };
+    if reply.commit.as_ref().is_some_and(|commit| !commit.dropped.is_empty()) {
+        plane.doubt();
+    }
+    let begun = reply.begin.ok_or_else(|| Error::protocol("an offload without an answer to its begin"))?;
+    let granted = Granted::read(&begun, window.pages, window.moved)?;
+    match reply.commit {
+        Some(commit) => granted.committed(&commit, begun.retry_after_ms),
+        None if granted.fill.is_empty() => {
+            let Granted { present, decline, .. } = granted;
+            let (durable, retry_after_ms) = (begun.durable, begun.retry_after_ms);
+            let not_durable = NotDurable::read(begun.not_durable());
+            Ok(Done { present, durable, not_durable, decline, retry_after_ms, ..Done::default() })
+        }
+        None => Err(Error::protocol("pages granted and not committed")),
     }
 }
 
