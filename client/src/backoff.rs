@@ -2,7 +2,7 @@
 //! what is attempted.
 
 use crate::deadline::Deadline;
-use crate::limits::{CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use crate::limits::{CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, RECONNECTS_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use std::time::Duration;
 
 /// Pauses that double, until a deadline.
@@ -32,8 +32,8 @@ impl Backoff {
 pub(crate) struct Attempts {
     /// It has opened its namespace again.
     pub(crate) reopened: bool,
-    /// It has asked another server process, after its connection to one was lost.
-    pub(crate) reconnected: bool,
+    /// How often it has asked on another connection, after one was lost.
+    reconnects: u32,
     /// The least pause before the next attempt.
     least: Duration,
 }
@@ -52,8 +52,16 @@ impl Attempts {
         true
     }
 
+    /// Its connection was lost: whether another one is worth it. One server that gives way to another ends its connections one after the
+    /// other, so a call may meet that more than once.
+    pub(crate) fn may_reconnect(&mut self) -> bool {
+        self.reconnects += 1;
+        self.reconnects <= RECONNECTS_MAX
+    }
+
     /// Something was served: whoever is refused next begins with short pauses.
     pub(crate) fn progressed(&mut self) {
         self.least = Duration::ZERO;
+        self.reconnects = 0;
     }
 }

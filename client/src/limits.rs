@@ -81,6 +81,9 @@ pub const SETTLE_WAIT: Duration = Duration::from_secs(10);
 pub const ANSWER_FRAMES_MAX: usize = WINDOW_PAGES_MAX + 2;
 /// Finished leases whose end waits for a free connection; the oldest beyond end by time.
 pub const ENDS_MAX: usize = 256;
+/// How often a call whose connection is lost is made once more, as long as nothing of it is served: a server that gives way to another
+/// ends its connections one after the other.
+pub(crate) const RECONNECTS_MAX: u32 = 4;
 /// The shortest and longest pause before a busy server is asked again, or offered a page that it declined;
 /// within it, what the server said, doubled with each attempt.
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);

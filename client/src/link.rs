@@ -1,7 +1,7 @@
 //! What all verbs share: the way to one pool. Owns: the breaker, the choice of data plane, connecting with
 //! backoff, starting an embedded pool when nobody is there. Must not know: what a verb does.
 
-use crate::backoff::Backoff;
+use crate::backoff::{Attempts, Backoff};
 use crate::breaker::{Breaker, Outcome, Pass};
 use crate::config::{Address, ClientConfig, ConfigError, DataPlane};
 use crate::deadline::Deadline;
@@ -179,14 +179,14 @@ impl Link {
         }
     }
 
-    /// One unary or streaming gRPC call, by the deadline. One whose connection is lost is made once more where somebody listens:
+    /// One unary or streaming gRPC call, by the deadline. One whose connection is lost is made again where somebody listens, a few times:
     /// no verb does harm twice.
     pub(crate) async fn rpc<T, F, Fut>(&self, deadline: Deadline, mut call: F) -> Result<T>
     where
         F: FnMut(Channel) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let (mut backoff, mut lost) = (self.backoff(deadline), false);
+        let (mut backoff, mut attempts) = (self.backoff(deadline), Attempts::default());
         loop {
             let status = match deadline.bound(call(self.grpc.channel())).await? {
                 Ok(response) => return Ok(response.into_inner()),
@@ -201,10 +201,10 @@ impl Link {
                 self.find_server(&mut backoff, deadline, || error).await?;
                 continue;
             }
-            if error.kind != ErrorKind::Unavailable || lost || !self.listens(deadline).await {
+            let again = error.kind == ErrorKind::Unavailable && attempts.may_reconnect();
+            if !again || !self.listens(deadline).await {
                 return Err(error);
             }
-            lost = true;
         }
     }
 

@@ -81,8 +81,7 @@ impl Namespace {
         if let ErrorKind::Busy { retry_after_ms: retry_after_ms @ 1.. } = error.kind {
             return Ok(attempts.pause(retry_after_ms, deadline).await);
         }
-        if error.kind == ErrorKind::Unavailable && !attempts.reconnected {
-            attempts.reconnected = true;
+        if error.kind == ErrorKind::Unavailable && attempts.may_reconnect() {
             return Ok(self.link.listens(deadline).await);
         }
         if error.kind != ErrorKind::NamespaceUnknown || attempts.reopened {

@@ -2,17 +2,16 @@
 //! they do.
 
 use crate::limits::RUNTIME_END_MS_MAX;
-use crate::report::Advise;
 use crate::serve::Left;
+use crate::upgrade::before::{self, Inherited};
 use crate::upgrade::program::VERSIONS;
-use crate::upgrade::replace::{BEFORE, Before, replace};
+use crate::upgrade::replace::replace;
 use crate::{cmd, config, report, serve, telemetry};
 use clap::{Parser, Subcommand};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use turnkv_transfer::inherited::take_inherited;
 use turnkv_transfer::share_heaps;
 
 /// TurnKV keeps the KV cache of LLM sessions while they wait.
@@ -115,8 +114,9 @@ fn act(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve { config, embedded, embedded_idle_s, log_json } => {
             let start = ServeArguments { config, embedded, embedded_idle_s };
-            let before = before()?;
-            serve_as(start, log_json, &before).map_err(|error| before.comes_back(error))
+            let left = before::take()?;
+            let before = left.before.clone();
+            serve_as(start, log_json, left).map_err(|error| before.comes_back(error))
         }
         Command::Certs(arguments) => cmd::certs::run(&arguments),
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
@@ -144,35 +144,28 @@ struct ServeArguments {
     embedded_idle_s: u64,
 }
 
-fn serve_as(arguments: ServeArguments, log_json: bool, before: &Before) -> anyhow::Result<()> {
+fn serve_as(arguments: ServeArguments, log_json: bool, left: Inherited) -> anyhow::Result<()> {
     let ServeArguments { config, embedded, embedded_idle_s } = arguments;
     share_heaps();
     telemetry::start_logs(log_json);
-    let settings = config::load(config.as_deref())?;
+    let Inherited { before, settings } = left;
+    before.bound()?;
+    let settings = match settings {
+        Some(text) => config::parse(Path::new("(settings of before)"), &text)?,
+        None => config::load(config.as_deref())?,
+    };
     let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let start = serve::Start { settings, config, idle, before: before.clone() };
+    let start = serve::Start { settings, config, idle, before };
     let left = match runtime.block_on(serve::run(start)) {
         // What still runs ends with this program, at any instant: what is kept is fit for that.
-        Ok(Left::For(program)) => Err(replace(&program)),
+        Ok(Left::For(next)) => Err(replace(&next)),
         Ok(Left::Gone) => Ok(()),
         Err(error) => Err(error),
     };
     // A blocking thread that waits for what is gone must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(RUNTIME_END_MS_MAX));
     left
-}
-
-/// The program whose place in this process this one takes, where there was one.
-fn before() -> anyhow::Result<Before> {
-    let Some(number) = std::env::var_os(BEFORE) else { return Ok(Before::default()) };
-    let number = number.to_str().and_then(|number| number.parse().ok());
-    let taken = number.map(|number| take_inherited(&[number])).transpose();
-    let program = taken.advise(
-        || format!("{BEFORE} names no descriptor of another program"),
-        &format!("do not set {BEFORE}: `turnkv upgrade` does"),
-    )?;
-    Ok(Before::new(program.and_then(|mut taken| taken.pop())))
 }
 
 fn on_a_runtime(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ mod error;
 mod keep;
 mod listen;
 mod remote;
+mod text;
 mod tls;
 mod verify;
 
@@ -37,6 +38,7 @@ use remote::RemoteFile;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use text::read_text;
 pub(crate) use tls::Tls;
 use tls::TlsFile;
 use turnkv_proto::limits::SHARD_BYTES_MAX;
@@ -239,9 +241,7 @@ const GIB: u64 = 1 << 30;
 /// Reads and checks a file; without one, the defaults.
 pub(crate) fn load(path: Option<&Path>) -> Result<Settings, ConfigError> {
     let Some(path) = path else { return check(File::default()) };
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-    parse(path, &text)
+    parse(path, &read_text(path)?)
 }
 
 /// Checks the text of a file.

@@ -7,6 +7,8 @@ use turnkv_proto::limits::{
 pub(crate) use turnkv_proto::limits::{GRPC_STREAM_WINDOW_BYTES, INLINE_PIECE_BYTES as INLINE_CHUNK_BYTES};
 use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
+/// Bytes of a configuration file.
+pub(crate) const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of the gRPC socket's path.
 pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 100;
 /// Ending of the path at which the keeper of page memory listens, beside the gRPC socket.
@@ -25,12 +27,20 @@ pub(crate) const KEEP_START_WAIT: Duration = Duration::from_secs(5);
 pub(crate) const KEEP_START_PAUSE: Duration = Duration::from_millis(5);
 /// How long a start waits for the server before it to have ended altogether.
 pub(crate) const KEEP_SERVER_WAIT: Duration = Duration::from_secs(15);
-/// Pause between two tries to have memory kept again, after its keeper was lost.
-pub(crate) const KEEP_RETRY: Duration = Duration::from_secs(5);
+/// The shortest and the longest pause between two tries to have memory kept again, after its keeper was lost or not found; it doubles.
+pub(crate) const KEEP_RETRY_MIN: Duration = Duration::from_secs(1);
+/// The longest.
+pub(crate) const KEEP_RETRY_MAX: Duration = Duration::from_secs(60);
+/// Pause between two looks whether it is there.
+pub(crate) const KEEP_LOOK: Duration = Duration::from_millis(100);
 /// How long another program may take to say what it is, and what it makes of the configuration, before it takes this one's place.
 pub(crate) const UPGRADE_CHECK_MAX: Duration = Duration::from_secs(10);
 /// Pause between two looks whether it has.
 pub(crate) const UPGRADE_CHECK_PAUSE: Duration = Duration::from_millis(5);
+/// When who asks for an upgrade in the middle of another one is to ask again.
+pub(crate) const UPGRADE_UNDER_WAY_MS: u32 = 1_000;
+/// Bytes that are told of why it did not take the place.
+pub(crate) const UPGRADE_FAILED_BYTES_MAX: usize = 1024;
 /// Bytes that are read of what it says.
 pub(crate) const UPGRADE_SAID_BYTES_MAX: u64 = 64 << 10;
 /// How long calls under way may take to end before an upgrade, and connections with them.

@@ -69,6 +69,8 @@ fn what(error: &anyhow::Error) -> String {
         let said = match cause.downcast_ref::<Status>() {
             Some(status) => match turnkv_proto::Error::parting_words(status) {
                 Some(words) => return joined(&text, &words), // what is beneath has them again
+                // The transport's own words, and those beneath them, are for who debugs it.
+                None if is_lost(status) => return joined(&text, LOST),
                 None => status.message().to_owned(),
             },
             None => cause.to_string(),
@@ -80,6 +82,17 @@ fn what(error: &anyhow::Error) -> String {
         text = joined(&text, &said);
     }
     text
+}
+
+/// What is said of a connection that ended before the answer came.
+const LOST: &str = "the connection to the server was lost";
+
+/// Whether a status was not said by a server, but made of what became of the connection.
+fn is_lost(status: &Status) -> bool {
+    let by_server = turnkv_proto::Error::from_status(status).is_some();
+    let is_of_connection =
+        matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal);
+    !by_server && is_of_connection && std::error::Error::source(status).is_some()
 }
 
 fn joined(text: &str, said: &str) -> String {

@@ -2,12 +2,14 @@
 //! not know: the verbs.
 
 mod caretaker;
+mod check;
 mod hand_over;
 mod listeners;
 mod reread;
+mod signals;
 
 use crate::access::{Callers, HostUser, UserTable};
-use crate::config::{self, KeepDram, Settings, Tls};
+use crate::config::{KeepDram, Settings, Tls};
 use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
 use crate::connections::opening::{Opening, TakesFrames};
@@ -22,28 +24,33 @@ use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::keep::link::{Keeper, Kept};
 use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX};
-use crate::report::{Advise, failed, misused};
+use crate::report::{Advise, failed};
 use crate::snapshots::Snapshots;
 use crate::snapshots::tier::Tier;
-use crate::supervise::{Endings, Supervisor};
+use crate::supervise::Supervisor;
 use crate::telemetry;
 use crate::tls::{Credentials, Protocol, TlsCounters};
 use crate::upgrade::asked::Upgrades;
+use crate::upgrade::before::{Before, failed_before};
 use crate::upgrade::program::Program;
-use crate::upgrade::replace::{Before, failed_before};
+use crate::upgrade::replace::Succession;
 use caretaker::Caretaker;
+use check::{check_alone, check_start};
 use hand_over::{Doors, ends};
 use listeners::{Listeners, cannot_listen};
 use metrics_exporter_prometheus::PrometheusHandle;
+use parking_lot::Mutex;
 use reread::Rereader;
 use rustix::process::{getegid, geteuid};
+use signals::Signals;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
-use turnkv_transfer::{LocalListener, keep_heap};
+use turnkv_transfer::keep_heap;
 
 /// How `turnkv serve` was started.
 pub(crate) struct Start {
@@ -62,7 +69,7 @@ pub(crate) enum Left {
     /// For good.
     Gone,
     /// Another program is to take its place.
-    For(Program),
+    For(Succession),
 }
 
 /// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves. SIGUSR2 has another
@@ -72,6 +79,8 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     let metrics = telemetry::start_metrics()?;
     // While it starts, one who asks for an upgrade waits.
     let upgrade = signal(SignalKind::user_defined2())?;
+    // What the program before left in memory is to be written if this one is to leave at once; else a start ends at once.
+    let early = if start.before.is_some() { Some(Signals::listen()?) } else { None };
     // A file that may not grow (`ulimit -f`) is an error of the write, not the end of the process.
     drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
     let (supervisor, mut endings) = Supervisor::new();
@@ -81,6 +90,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     let callers = callers(&start.settings)?;
     let opening = opening(&start.settings, &supervisor)?;
     make_place(&start.settings.socket)?;
+    check_alone(&start.settings)?;
     let (settings, is_private) = (start.settings.clone(), start.idle.is_some());
     let keeper = move |settings: &Settings| if is_private { None } else { keeper(settings) };
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings, keeper)).await??;
@@ -91,33 +101,43 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     let connections = Connections::new(caps);
 
     // Before anybody can find a door open: from then on there is something to finish.
-    let mut signals = Signals::listen()?;
+    let mut signals = early.map_or_else(Signals::listen, Ok)?;
     let (stop, stopped) = watch::channel(false);
     let (idle, before) = (start.idle, start.before.clone());
     let config = start.config.clone();
-    reread(start, &mut signals, &engine, &supervisor);
+    let in_force = reread(start, &mut signals, &engine, &supervisor);
     let (upgrades, mut programs) = Upgrades::new(&engine, config, failed_before(), check_start)?;
     drop(supervisor.task("turnkv-upgrade", Arc::clone(&upgrades).follow(upgrade)));
     let house = House { engine, connections, callers, opening, supervisor, stopped, upgrades };
     let doors = house.open(metrics)?;
     before.forget();
+    house.upgrades.serve();
     tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
     let nobody = nobody_left(&house.engine, idle);
     let reason = tokio::select! {
         program = hand_over::asked(&mut programs) => {
-            hand_over::run(&house.engine, doors, &stop, &program).await?;
-            return Ok(Left::For(program));
+            let next = succession(&house.engine, &in_force, program)?;
+            let left = hand_over::run(&house.engine, doors, &stop, &next.program, signals).await?;
+            return Ok(if left { Left::For(next) } else { Left::Gone });
         }
-        reason = end(signals, nobody, &mut endings) => reason?,
+        reason = signals.end(nobody, &mut endings) => reason?,
     };
+    leave(&house.engine, doors, &stop, reason).await?;
+    Ok(Left::Gone)
+}
+
+/// Writes what is dirty and closes every door, for good.
+async fn leave(
+    engine: &Arc<Engine>,
+    doors: Doors,
+    stop: &watch::Sender<bool>,
+    reason: &str,
+) -> anyhow::Result<()> {
     tracing::info!(reason, "leaving: finishing writes");
-    let leaving = Arc::clone(&house.engine);
+    let leaving = Arc::clone(engine);
     tokio::task::spawn_blocking(move || leaving.leave()).await?;
-    if let Some(keeper) = house.engine.keeper() {
-        // Nobody is to wait for a server that may not come: who connects from now on is refused at once.
-        keeper.stop_listening_at_all().unwrap_or_else(|error| tracing::debug!(%error, "the keeper is gone"));
-    }
+    stop_waiting(engine);
     doors.local.close();
     doors.framed.close();
     stop.send_replace(true);
@@ -125,16 +145,37 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
         tracing::info!("open connections were cut");
     }
     tracing::info!("left");
-    Ok(Left::Gone)
+    Ok(())
 }
 
-/// From now on SIGHUP has the configuration read again, where there is a file and the pool is nobody's own.
-fn reread(start: Start, signals: &mut Signals, engine: &Arc<Engine>, supervisor: &Supervisor) {
-    let Some(path) = start.config.filter(|_| start.idle.is_none()) else { return };
-    let Some(hangup) = signals.hangup.take() else { return };
-    let rereader = Rereader { path, engine: Arc::clone(engine), hangup, settings: start.settings };
+/// Nobody is to wait for a server that may not come: who connects from now on is refused at once.
+fn stop_waiting(engine: &Engine) {
+    if let Some(keeper) = engine.keeper() {
+        keeper.stop_listening_at_all().unwrap_or_else(|error| tracing::debug!(%error, "the keeper is gone"));
+    }
+}
+
+/// What is left to a program that takes this one's place.
+fn succession(engine: &Engine, in_force: &Mutex<Settings>, program: Program) -> anyhow::Result<Succession> {
+    let in_force = in_force.lock();
+    let settings = in_force.in_force(engine.resize_report().wanted_bytes)?;
+    Ok(Succession { program, settings, start: in_force.keep.start })
+}
+
+/// From now on SIGHUP has the configuration read again, where there is a file and the pool is nobody's own. Returns what is in force.
+fn reread(
+    start: Start,
+    signals: &mut Signals,
+    engine: &Arc<Engine>,
+    supervisor: &Supervisor,
+) -> Arc<Mutex<Settings>> {
+    let settings = Arc::new(Mutex::new(start.settings));
+    let Some(path) = start.config.filter(|_| start.idle.is_none()) else { return settings };
+    let Some(hangup) = signals.hangup.take() else { return settings };
+    let rereader = Rereader { path, engine: Arc::clone(engine), hangup, settings: Arc::clone(&settings) };
     // Not among the tasks that end with the doors.
     drop(supervisor.task("turnkv-reread", rereader.run()));
+    settings
 }
 
 /// What every door needs.
@@ -151,15 +192,24 @@ struct House {
 impl House {
     /// Opens every door.
     fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<Doors> {
-        let listeners = Listeners(self.engine.keeper());
         let settings = &self.engine.settings;
-        let path = local_path(&settings.socket);
+        // All or none: somebody who was let in at one door takes this for the server.
+        let sockets = Listeners(self.engine.keeper()).all(settings)?;
         let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
         let (connections, callers) = (&self.connections, &self.callers);
-        let (listener, file) = listeners.unix("local", &path, settings.socket_mode)?;
-        let local = LocalListener::of(listener, file).and_then(|listener| {
-            LocalDoor::open(&self.engine, &calls, connections, callers, listener, handle, &self.supervisor)
-        });
+        let (unix, file) = sockets.grpc;
+        let unix = grpc::of_reactor(unix)
+            .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
+        let path = sockets.local.path().to_owned();
+        let local = LocalDoor::open(
+            &self.engine,
+            &calls,
+            connections,
+            callers,
+            sockets.local,
+            handle,
+            &self.supervisor,
+        );
         let local = local.map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
         let waits = tokio::runtime::Handle::current();
         let framed = FramedDoor::new(&self.engine, &calls, &self.connections, waits);
@@ -170,21 +220,16 @@ impl House {
             drop(self.supervisor.task("turnkv-archive", tier.run()));
         }
         let grpc = Grpc::new(&self.engine, &calls, &budget, &answers, snapshots, &self.upgrades)?;
-        let (unix, file) = listeners.unix("grpc", &settings.socket, settings.socket_mode)?;
-        let unix = grpc::of_reactor(unix)
-            .map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
         let served = grpc.serve_unix(unix, &self.connections, &self.callers, self.stopped.clone());
         let mut tasks = vec![self.supervisor.task("turnkv-grpc-unix", served)];
-        if let Some(address) = settings.tcp {
-            let listener = listeners.tcp("tcp", address)?;
+        if let Some(listener) = sockets.tcp {
             let admitting = Admitting::new(listener, Door::Tcp, &self.connections, &self.callers);
             let frames = Arc::clone(&framed) as Arc<dyn TakesFrames>;
             let incoming = Arc::clone(&self.opening).http2_of(admitting, frames);
             let served = grpc.serve_tcp(incoming, self.stopped.clone());
             tasks.push(self.supervisor.task("turnkv-grpc-tcp", served));
         }
-        if let Some(address) = settings.metrics {
-            let listener = listeners.tcp("metrics", address)?;
+        if let Some(listener) = sockets.metrics {
             let (engine, connections) = (Arc::clone(&self.engine), Arc::clone(&self.connections));
             let (callers, stopped) = (Arc::clone(&self.callers), self.stopped.clone());
             let served = http::serve(listener, engine, connections, callers, metrics, stopped);
@@ -225,13 +270,6 @@ fn credentials(settings: &Settings, counters: &Arc<TlsCounters>) -> anyhow::Resu
     })
 }
 
-/// What a start would be refused for at once, whichever program it is of.
-fn check_start(config: Option<&Path>) -> anyhow::Result<()> {
-    let settings = config::load(config)?;
-    callers(&settings)?;
-    credentials(&settings, &TlsCounters::new(settings.tls.is_exposed(settings.tcp))).map(drop)
-}
-
 /// Who the callers of this host are, as `[access]` says.
 fn callers(settings: &Settings) -> anyhow::Result<Arc<Callers>> {
     let access = &settings.access;
@@ -266,17 +304,20 @@ fn beside(socket: &Path, suffix: &str) -> PathBuf {
 
 /// Who keeps page memory for the next process, and what it kept of the last one's. Without one the server serves as well.
 fn keeper(settings: &Settings) -> Option<Kept> {
+    let (path, without_server) = (beside(&settings.socket, KEEP_SOCKET_SUFFIX), settings.keep.without_server);
     if settings.keep.dram == KeepDram::Off {
+        // Of a server before, which was kept.
+        if let Err(error) = Keeper::empty(path, without_server) {
+            tracing::warn!(%error, "what was kept of the server before stays until its keeper lets go of it");
+        }
         return None;
     }
-    let path = beside(&settings.socket, KEEP_SOCKET_SUFFIX);
-    match Keeper::connect(path, settings.keep.without_server) {
-        Ok(kept) => Some(kept),
-        Err(error) => {
-            tracing::warn!(%error, "nobody keeps DRAM for the next start, and this one begins cold (keep.dram = \"off\" to not try)");
-            None
-        }
-    }
+    let keeper = Keeper::new(path, without_server);
+    let descriptors = keeper.find().unwrap_or_else(|error| {
+        tracing::warn!(%error, "DRAM begins cold, and nobody keeps it for the next start yet: tried again (keep.dram = \"off\" to not try)");
+        BTreeMap::new()
+    });
+    Some(Kept { keeper, descriptors })
 }
 
 /// Returns once nobody has been connected for so long; never without a time.
@@ -284,76 +325,5 @@ async fn nobody_left(engine: &Engine, idle: Option<Duration>) {
     let Some(idle) = idle else { return std::future::pending().await };
     while engine.clients.idle_since().is_none_or(|since| since.elapsed() < idle) {
         tokio::time::sleep(Duration::from_millis(EMBEDDED_LOOK_MS)).await;
-    }
-}
-
-/// The signals that ask the server to leave.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    /// A terminal that closes is no reason to lose what is not written. None: it has the configuration read again instead.
-    hangup: Option<Signal>,
-}
-
-impl Signals {
-    /// From now on they do not end the process by themselves.
-    fn listen() -> std::io::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: Some(signal(SignalKind::hangup())?),
-        })
-    }
-}
-
-/// Waits for a reason to leave.
-async fn end(
-    mut signals: Signals,
-    nobody: impl Future<Output = ()>,
-    endings: &mut Endings,
-) -> anyhow::Result<&'static str> {
-    Ok(tokio::select! {
-        _ = signals.terminate.recv() => "SIGTERM",
-        _ = signals.interrupt.recv() => "SIGINT",
-        () = hung_up(&mut signals.hangup) => "SIGHUP",
-        () = nobody => "the last client is gone",
-        ending = endings.next() => {
-            tracing::error!(%ending, "the server cannot go on");
-            let todo = "start it again: it serves what is stored; report what its log says of this";
-            return Err(misused(format!("{ending}: the server cannot go on"), todo));
-        }
-    })
-}
-
-/// The signal, where it ends the server.
-async fn hung_up(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Signals, end};
-    use crate::report::lines;
-    use crate::supervise::Supervisor;
-    use std::time::Duration;
-
-    #[tokio::test]
-    async fn a_panic_of_a_vital_thread_ends_the_server_with_an_error() {
-        let (supervisor, mut endings) = Supervisor::new();
-        supervisor.thread("a-test-ticks", || panic!("as the test wants it")).unwrap();
-        let ended = end(Signals::listen().unwrap(), std::future::pending(), &mut endings);
-        let ended = tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
-        let (what, todo) = lines(&ended.unwrap_err());
-        assert!(what.contains("a-test-ticks panicked") && todo.contains("start it again"), "{what}: {todo}");
-    }
-
-    #[tokio::test]
-    async fn a_private_server_without_clients_leaves_in_peace() {
-        let (_supervisor, mut endings) = Supervisor::new();
-        let left = end(Signals::listen().unwrap(), async {}, &mut endings).await;
-        assert_eq!(left.unwrap(), "the last client is gone");
     }
 }

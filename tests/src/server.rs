@@ -8,7 +8,7 @@ use std::fs::File;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -33,6 +33,8 @@ pub struct Setup {
     pub limits: String,
     /// Whether a keeper holds DRAM over the server's end.
     pub keep: bool,
+    /// More lines for the `[keep]` of such a server.
+    pub keeping: String,
     /// More sections of the configuration.
     pub sections: String,
     /// TCP address for gRPC.
@@ -59,6 +61,7 @@ impl Default for Setup {
             nvme: String::new(),
             limits: String::new(),
             keep: false,
+            keeping: String::new(),
             sections: String::new(),
             tcp: None,
             metrics: None,
@@ -85,7 +88,7 @@ impl Server {
         let dir = tempfile::Builder::new().prefix("turnkv-test").tempdir_in(scratch()?)?;
         let child = launch(dir.path(), &setup)?;
         let mut server = Server { child, dir, setup };
-        server.wait_ready()?;
+        server.wait_ready(0)?;
         Ok(server)
     }
 
@@ -167,9 +170,7 @@ impl Server {
     /// # Errors
     /// There is none, or it does not end.
     pub fn kill_keeper(&self) -> anyhow::Result<()> {
-        let stream = UnixStream::connect(self.keep_socket())?;
-        let pid = rustix::net::sockopt::socket_peercred(&stream)?.pid;
-        kill_process(pid, Signal::KILL)?;
+        kill_process(self.keeper()?, Signal::KILL)?;
         let deadline = Instant::now() + Duration::from_secs(10);
         while UnixStream::connect(self.keep_socket()).is_ok() {
             ensure!(Instant::now() < deadline, "the keeper does not end");
@@ -195,13 +196,53 @@ impl Server {
         bail!("the server did not leave: {}", self.log())
     }
 
+    /// Its configuration file.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("turnkv.toml")
+    }
+
+    /// How it ended, once it has.
+    ///
+    /// # Errors
+    /// It does not within 30 s.
+    pub fn ended(&mut self) -> anyhow::Result<ExitStatus> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bail!("the server did not end: {}", self.log())
+    }
+
+    /// The process that keeps its memory.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn keeper(&self) -> anyhow::Result<Pid> {
+        let stream = UnixStream::connect(self.keep_socket())?;
+        Ok(rustix::net::sockopt::socket_peercred(&stream)?.pid)
+    }
+
+    /// `turnkv upgrade` of it.
+    ///
+    /// # Errors
+    /// The command does not run.
+    pub fn upgrade(&self, arguments: &[&str]) -> anyhow::Result<Output> {
+        let mut command = Command::new(server_binary()?);
+        Ok(command.args(["upgrade", "--address", &self.address()]).args(arguments).output()?)
+    }
+
     /// Starts it again on the same directory; it must have ended.
     ///
     /// # Errors
     /// It did not come up.
     pub fn restart(&mut self) -> anyhow::Result<()> {
+        let before = self.starts();
         self.child = launch(self.dir.path(), &self.setup)?;
-        self.wait_ready()
+        self.wait_ready(before)
     }
 
     /// Starts it again on the same directory with another configuration; it must have ended.
@@ -235,14 +276,20 @@ impl Server {
         }
     }
 
-    fn wait_ready(&mut self) -> anyhow::Result<()> {
+    /// How often it said that it serves.
+    fn starts(&self) -> usize {
+        self.log().matches(" ready socket=").count()
+    }
+
+    /// Sockets that a keeper has answer before the server does: it has to say so, too, once more than `before`.
+    fn wait_ready(&mut self, before: usize) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
             let sockets = [self.socket(), self.local_socket()];
             let addresses = [&self.setup.tcp, &self.setup.metrics];
             let answers = sockets.iter().all(|path| UnixStream::connect(path).is_ok())
                 && addresses.iter().copied().flatten().all(|address| TcpStream::connect(address).is_ok());
-            if answers {
+            if answers && self.starts() > before {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait()? {
@@ -311,6 +358,7 @@ fn config_text(dir: &Path, setup: &Setup) -> String {
     }
     if setup.keep {
         text += "[keep]\ndram = \"auto\"\nwithout_server_ms = 30000\n";
+        text += &setup.keeping;
     }
     text + "[limits]\n" + &setup.limits + "\n" + &setup.sections
 }

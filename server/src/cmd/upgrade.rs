@@ -3,11 +3,12 @@
 
 use super::connect::{address_or_default, connect_within};
 use crate::limits::{UPGRADE_ANSWER_MAX, UPGRADE_ASK};
-use crate::report::misused;
-use anyhow::Context;
+use crate::report::{self, misused};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tonic::Status;
+use turnkv_proto::ErrorKind;
 use turnkv_proto::wire::admin_client::AdminClient;
 use turnkv_proto::wire::{UpgradeReply, UpgradeRequest};
 
@@ -36,18 +37,21 @@ pub(crate) async fn run(arguments: &UpgradeArguments) -> anyhow::Result<()> {
         })?,
     };
     let began = Instant::now();
-    let asked = ask(&address, UpgradeRequest { binary, look: false }).await.context("no upgrade")?;
+    let until = began + Duration::from_secs(arguments.wait_s);
+    let asked = ask(&address, UpgradeRequest { binary, look: false }, until).await.map_err(refused)?;
     if !asked.note.is_empty() {
         super::print(&format!("{}\n", asked.note))?;
     }
-    let until = began + Duration::from_secs(arguments.wait_s);
+    let mut last = anyhow::anyhow!("nobody was asked");
     let now = loop {
-        tokio::time::sleep(UPGRADE_ASK).await;
-        match ask(&address, UpgradeRequest { binary: String::new(), look: true }).await {
+        tokio::time::sleep(UPGRADE_ASK.min(until.saturating_duration_since(Instant::now()))).await;
+        if Instant::now() >= until {
+            return Err(not_yet(arguments.wait_s, &last));
+        }
+        match ask(&address, UpgradeRequest { binary: String::new(), look: true }, until).await {
             Ok(now) if now.instance != asked.instance => break now,
-            Ok(_) | Err(_) if Instant::now() < until => {}
-            Ok(_) => return Err(not_yet(arguments.wait_s, "the old program still serves")),
-            Err(error) => return Err(not_yet(arguments.wait_s, &format!("{error:#}"))),
+            Ok(_) => last = anyhow::anyhow!("the old program still serves"),
+            Err(error) => last = error,
         }
     };
     if !now.failed.is_empty() {
@@ -60,12 +64,31 @@ pub(crate) async fn run(arguments: &UpgradeArguments) -> anyhow::Result<()> {
 }
 
 /// Asks on a connection of its own: the one before may be of the program that leaves.
-async fn ask(address: &str, request: UpgradeRequest) -> anyhow::Result<UpgradeReply> {
-    let mut admin = AdminClient::new(connect_within(address, Some(UPGRADE_ANSWER_MAX)).await?);
-    Ok(admin.upgrade(request).await?.into_inner())
+async fn ask(address: &str, request: UpgradeRequest, until: Instant) -> anyhow::Result<UpgradeReply> {
+    let answer_max = UPGRADE_ANSWER_MAX.min(until.saturating_duration_since(Instant::now()));
+    let asked = async {
+        let mut admin = AdminClient::new(connect_within(address, Some(answer_max)).await?);
+        Ok(admin.upgrade(request).await?.into_inner())
+    };
+    tokio::time::timeout(answer_max, asked).await.unwrap_or_else(|_| {
+        Err(misused("the server does not answer", "see whether it still runs, and what its log says"))
+    })
 }
 
-fn not_yet(wait_s: u64, why: &str) -> anyhow::Error {
+/// What the server said it lacks is in its words; a connection that was lost speaks for itself.
+fn refused(error: anyhow::Error) -> anyhow::Error {
+    let said = error.downcast_ref::<Status>().and_then(turnkv_proto::Error::from_status);
+    match said {
+        Some(said) if said.kind == ErrorKind::Invalid => {
+            let what = format!("no upgrade: {}", said.message);
+            misused(what, "nothing has changed: mend that, and upgrade again")
+        }
+        _ => error.context("no upgrade"),
+    }
+}
+
+fn not_yet(wait_s: u64, why: &anyhow::Error) -> anyhow::Error {
+    let (why, _) = report::lines(why);
     let what = format!("no other program serves within {wait_s} s: {why}");
     misused(what, "see the server's log; a server that is gone is started as ever, and finds what is kept")
 }

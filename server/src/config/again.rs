@@ -1,14 +1,14 @@
 //! A configuration that is read again while the server runs: what is other in it. Owns: the comparison. Must not know: which
 //! settings may change.
 
+use super::text::read_text;
 use super::{Bytes, ConfigError, File, Settings, check};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Reads a file again. What it leaves out and what follows from other settings stays as it is in force.
 pub(crate) fn load_again(path: &Path, in_force: &Settings) -> Result<Settings, ConfigError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    let text = read_text(path)?;
     let mut file: File = toml::from_str(&text).map_err(|error| ConfigError::parse(path, &text, &error))?;
     file.dram.slab_bytes.get_or_insert(Bytes(in_force.dram.slab_bytes));
     file.limits.pages_max.get_or_insert(in_force.limits.pages_max);
@@ -26,6 +26,17 @@ impl Settings {
         let mut keys: Vec<String> = here.into_iter().filter_map(other).collect();
         keys.extend(there.into_keys());
         keys
+    }
+
+    /// The text of a file that says what is in force, and leaves open what is not settled: another process is to run with the same.
+    ///
+    /// # Errors
+    /// It cannot be written as TOML.
+    pub(crate) fn in_force(&self, dram_bytes: u64) -> Result<String, toml::ser::Error> {
+        let mut file = self.as_file();
+        file.dram.bytes = Some(Bytes(dram_bytes));
+        file.limits.connections_max = self.limits.connections_max;
+        toml::to_string(&file)
     }
 
     /// What may change while the server runs is as it is there.

@@ -15,6 +15,9 @@ pub(super) struct KeepFile {
     dram: Option<KeepDram>,
     /// How long DRAM is kept without a server, ms; default 60000, 1000 to 86400000. Then its memory is free.
     without_server_ms: Option<u64>,
+    /// How long a program that takes this one's place (`turnkv upgrade`) may take until it serves, ms; default 300000, 1000 to
+    /// 3600000. Then this one takes its place again.
+    start_ms: Option<u64>,
 }
 
 /// Who keeps DRAM while no server runs.
@@ -34,6 +37,8 @@ pub(crate) struct Keep {
     pub(crate) dram: KeepDram,
     /// For how long without a server.
     pub(crate) without_server: Duration,
+    /// How long the next program may take until it serves.
+    pub(crate) start: Duration,
 }
 
 impl Keep {
@@ -41,18 +46,20 @@ impl Keep {
     pub(super) fn check(file: &KeepFile) -> Result<Keep, ConfigError> {
         let ms = within("keep.without_server_ms", file.without_server_ms, 60_000, 1_000, 86_400_000)?;
         let without_server = Duration::from_millis(ms);
-        Ok(Keep { dram: file.dram.unwrap_or(KeepDram::Off), without_server })
+        let start = Duration::from_millis(within("keep.start_ms", file.start_ms, 300_000, 1_000, 3_600_000)?);
+        Ok(Keep { dram: file.dram.unwrap_or(KeepDram::Off), without_server, start })
     }
 
     /// Nothing is kept: what a simulated server has.
     #[cfg(feature = "simulation")]
     pub(crate) fn nobody() -> Keep {
-        Keep { dram: KeepDram::Off, without_server: Duration::ZERO }
+        Keep { dram: KeepDram::Off, without_server: Duration::ZERO, start: Duration::ZERO }
     }
 
     /// The section that says what is in force.
     pub(super) fn as_file(&self) -> KeepFile {
         let without_server_ms = Some(self.without_server.as_millis() as u64);
-        KeepFile { dram: Some(self.dram), without_server_ms }
+        let start_ms = Some(self.start.as_millis() as u64);
+        KeepFile { dram: Some(self.dram), without_server_ms, start_ms }
     }
 }

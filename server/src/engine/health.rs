@@ -1,7 +1,6 @@
 //! Health: is this pool serving, and what should a person know. Owns: the sentences. Must not know: HTTP.
 
 use super::Engine;
-use crate::config::KeepDram;
 
 /// What a probe and a person are told.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -60,22 +59,11 @@ impl Engine {
 
     /// Descriptors that are kept for the next start; none: they are not to be.
     pub(super) fn kept_descriptors(&self) -> Option<u64> {
-        match &self.outliving {
-            Some(outliving) => Some(outliving.count() as u64),
-            // There was no keeper when this process began.
-            None => (self.settings.keep.dram == KeepDram::Auto).then_some(0),
-        }
+        self.outliving.as_ref().map(|outliving| outliving.count() as u64)
     }
 
     /// What an operator should know where nobody keeps what is to be kept.
     pub(super) fn unkept(&self) -> Option<String> {
-        match &self.outliving {
-            Some(outliving) => outliving.trouble(),
-            None => (self.settings.keep.dram == KeepDram::Auto).then(|| {
-                "nobody keeps DRAM for the next start, because no keeper could be had when this process began: the log says why; \
-                 mend that, and restart"
-                    .to_owned()
-            }),
-        }
+        self.outliving.as_ref()?.trouble()
     }
 }

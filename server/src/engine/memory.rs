@@ -54,7 +54,7 @@ impl Memory {
     }
 }
 
-fn dram_config(settings: &Settings) -> DramConfig {
+pub(super) fn dram_config(settings: &Settings) -> DramConfig {
     DramConfig {
         slab_bytes: settings.dram.slab_bytes,
         slab_count: (settings.dram.bytes / settings.dram.slab_bytes) as u32,

@@ -4,7 +4,7 @@
 //! A verb takes an ask of its own (checked, owned by the verb's file) and gives a plain answer; doors translate both.
 //!
 //! - [`state`]: what an engine has; [`decide`]: the lock; [`refusal`]: what the pool refuses
-//! - [`start`]: assembles the tiers, recovers, loads the catalog
+//! - [`start`]: assembles the tiers, recovers, loads the catalog; [`check_start`]: whether another one could
 //! - [`namespace`]: opens and finds namespaces; [`restore`], [`save`]: sessions and pins across restarts
 //! - [`lookup`], [`offload`], [`reload`]: the verbs on pages; [`hold`]: those on slots that a client maps; [`inline`]: those whose
 //!   pages travel in a stream; [`remote`]: those whose pages go over the rails of
@@ -27,6 +27,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod archived;
+mod check_start;
 pub(crate) mod clients;
 mod decide;
 pub(crate) mod drain;

@@ -1,8 +1,9 @@
 //! What makes page memory outlive the process while it serves: the slot table is written as slots change, and a keeper has the
 //! descriptors. Owns: both, and trying again when the keeper is lost. Must not know: what a start makes of it (`memory`).
 
+use crate::clock::Clock;
 use crate::keep::link::Keeper;
-use crate::limits::KEEP_RETRY;
+use crate::limits::{KEEP_RETRY_MAX, KEEP_RETRY_MIN};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -29,7 +30,15 @@ pub(crate) struct Outliving {
     /// Names the memory, to clients too.
     memory: u64,
     /// After the keeper was lost, not tried again before.
-    retry_at: Mutex<Duration>,
+    retry: Mutex<Retry>,
+}
+
+/// When a keeper is looked for again.
+#[derive(Default)]
+struct Retry {
+    at: Duration,
+    /// After the last attempt.
+    pause: Duration,
 }
 
 impl SlotTableWriter {
@@ -71,7 +80,7 @@ impl Outliving {
     /// The system has no descriptor more.
     pub(super) fn new(keeper: Keeper, table: &SlotTable, catalog: Option<OwnedFd>) -> io::Result<Outliving> {
         let (memory, table) = (table.id(), table.fd().try_clone_to_owned()?);
-        Ok(Outliving { keeper, table, catalog, memory, retry_at: Mutex::default() })
+        Ok(Outliving { keeper, table, catalog, memory, retry: Mutex::default() })
     }
 
     /// Where sessions are saved, as the process before left it; none: a disk has them.
@@ -137,18 +146,22 @@ impl Outliving {
         })
     }
 
-    /// Has everything kept again if the keeper is gone.
-    pub(super) fn follow(&self, now: Duration, dram: &DramTier) {
-        if !self.keeper.is_gone() || now < *self.retry_at.lock() {
+    /// Has everything kept again if the keeper is gone, or was never there. Blocking.
+    pub(super) fn follow(&self, clock: &Clock, dram: &DramTier) {
+        let is_due = |retry: &Retry| clock.now() >= retry.at;
+        if !self.keeper.is_gone() || !is_due(&self.retry.lock()) {
             return;
         }
-        *self.retry_at.lock() = now + KEEP_RETRY;
-        match self.keeper.connect_again() {
+        let found = self.keeper.find_again();
+        {
+            let mut retry = self.retry.lock();
+            retry.pause = (retry.pause * 2).clamp(KEEP_RETRY_MIN, KEEP_RETRY_MAX);
+            retry.at = clock.now() + retry.pause;
+        }
+        match found {
             Err(error) => tracing::warn!(%error, "page memory is not kept for the next start: tried again"),
-            Ok(kept) => {
-                for name in kept.keys() {
-                    self.say(self.keeper.drop_kept(name));
-                }
+            Ok(()) => {
+                self.retry.lock().pause = Duration::ZERO;
                 self.keep_all(dram);
                 self.say(self.keeper.keep_listening_again());
                 tracing::info!("page memory is kept again");

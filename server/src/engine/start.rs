@@ -218,7 +218,7 @@ pub(crate) fn packing(codec: NvmeCodec) -> Packing {
     }
 }
 
-fn claim_nvme(config: &Nvme) -> anyhow::Result<Claimed> {
+pub(super) fn claim_nvme(config: &Nvme) -> anyhow::Result<Claimed> {
     let engine = match config.engine {
         NvmeEngine::Auto => nvme::Engine::Auto,
         NvmeEngine::Ring => nvme::Engine::Ring,

@@ -3,7 +3,7 @@
 
 use super::Engine;
 use crate::config::Verify;
-use crate::limits::{CATALOG_FLUSH_MS, TICK_MS};
+use crate::limits::{CATALOG_FLUSH_MS, KEEP_LOOK, TICK_MS};
 use crate::supervise::Supervisor;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,19 @@ impl Engine {
             Engine::run_verify(engine, supervisor)?;
         }
         Engine::run_remote(engine, supervisor)?;
+        if engine.outliving.is_some() {
+            let weak = Arc::downgrade(engine);
+            // Not with the ticks: a keeper that is stopped is waited for.
+            supervisor.thread("turnkv-keep", move || {
+                while let Some(engine) = weak.upgrade() {
+                    if let Some(outliving) = &engine.outliving {
+                        outliving.follow(&engine.clock, &engine.slabs.dram);
+                    }
+                    drop(engine);
+                    std::thread::sleep(KEEP_LOOK);
+                }
+            })?;
+        }
         let weak = Arc::downgrade(engine);
         supervisor.thread("turnkv-tick", move || {
             let mut ticks = 0u64;
@@ -44,9 +57,6 @@ impl Engine {
         self.decide().pool.maintain(now);
         self.clear_namespaces();
         self.renew_postponed();
-        if let Some(outliving) = &self.outliving {
-            outliving.follow(self.clock.now(), &self.slabs.dram);
-        }
         self.pump_prefetches();
         self.check_nvme_health();
         self.follow_capacity(now);

@@ -20,12 +20,16 @@ pub(crate) struct Keeper {
     path: PathBuf,
     without_server: Duration,
     link: Mutex<Link>,
+    /// The keeper that this server started last: reaped here when it ends.
+    started: Mutex<Option<Child>>,
     /// Listening sockets of the server before that nobody has taken over yet, by name.
     found: Mutex<BTreeMap<String, OwnedFd>>,
     /// Those of this server: kept again by the next keeper when this one is lost.
     listening: Mutex<BTreeMap<String, OwnedFd>>,
 }
 
+/// What is said of a keeper that says nothing.
+const NO_ANSWER: &str = "the keeper does not answer: another server has it, or it is stopped";
 /// How names of listening sockets begin.
 const LISTENING: &str = "listen-";
 
@@ -42,31 +46,52 @@ struct Link {
     socket: Option<LocalSocket>,
     /// Names of what it keeps.
     names: BTreeSet<String>,
-    /// The keeper that this server started last: reaped here when it ends.
-    started: Option<Child>,
 }
 
 impl Keeper {
-    /// Finds the keeper at a socket, or starts one.
-    ///
-    /// # Errors
-    /// None can be started, it is another user's, or another server has it.
-    pub(crate) fn connect(path: PathBuf, without_server: Duration) -> io::Result<Kept> {
-        let link = Link { socket: None, names: BTreeSet::new(), started: None };
-        let (found, listening) = (Mutex::default(), Mutex::default());
-        let keeper = Keeper { path, without_server, link: Mutex::new(link), found, listening };
-        let mut descriptors = keeper.connect_again()?;
-        let sockets = descriptors.extract_if(.., |name, _| name.starts_with(LISTENING)).collect();
-        *keeper.found.lock() = sockets;
-        Ok(Kept { keeper, descriptors })
+    /// The keeper at a socket, which is not found yet: nothing is kept.
+    pub(crate) fn new(path: PathBuf, without_server: Duration) -> Keeper {
+        let link = Mutex::new(Link { socket: None, names: BTreeSet::new() });
+        let (started, found, listening) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Keeper { path, without_server, link, started, found, listening }
     }
 
-    /// The same after the keeper was lost. Returns what the one that is there now keeps.
+    /// Finds the keeper, or starts one. Returns the memory that it kept for the server before; listening sockets wait here until they
+    /// are taken over. Blocking.
     ///
     /// # Errors
-    /// As [`Keeper::connect`].
-    pub(crate) fn connect_again(&self) -> io::Result<BTreeMap<String, OwnedFd>> {
-        let mut link = self.link.lock();
+    /// None can be started, it is another user's, it does not answer, or another server has it.
+    pub(crate) fn find(&self) -> io::Result<BTreeMap<String, OwnedFd>> {
+        let mut descriptors = self.connect(KEEP_SERVER_WAIT)?;
+        *self.found.lock() = descriptors.extract_if(.., |name, _| name.starts_with(LISTENING)).collect();
+        Ok(descriptors)
+    }
+
+    /// The same after the keeper was lost, or was not found. What the one that is there now keeps is of no use: it is let go of. Blocking.
+    ///
+    /// # Errors
+    /// As [`Keeper::find`].
+    pub(crate) fn find_again(&self) -> io::Result<()> {
+        self.connect(KEEP_CALL_WAIT)?.keys().try_for_each(|name| self.drop_kept(name))
+    }
+
+    /// Has a keeper, where there is one, let go of all that it keeps. Blocking.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(crate) fn empty(path: PathBuf, without_server: Duration) -> io::Result<()> {
+        match LocalSocket::connect(&path, Instant::now() + KEEP_CALL_WAIT) {
+            Err(error) if is_absent(&error) => Ok(()),
+            Err(error) => Err(error),
+            Ok(socket) => {
+                let keeper = Keeper::new(path, without_server);
+                let kept = keeper.take(socket, KEEP_CALL_WAIT)?;
+                kept.keys().try_for_each(|name| keeper.drop_kept(name))
+            }
+        }
+    }
+
+    fn connect(&self, answer_max: Duration) -> io::Result<BTreeMap<String, OwnedFd>> {
         let deadline = Instant::now() + KEEP_START_WAIT;
         let socket = loop {
             match LocalSocket::connect(&self.path, deadline) {
@@ -74,21 +99,42 @@ impl Keeper {
                 Err(error) if !is_absent(&error) || Instant::now() >= deadline => return Err(error),
                 Err(_) => {}
             }
-            if !link.is_starting()? {
-                link.started = Some(start(&self.path, self.without_server)?);
+            if !self.is_starting()? {
+                *self.started.lock() = Some(start(&self.path, self.without_server)?);
             }
             std::thread::sleep(KEEP_START_PAUSE);
         };
+        self.take(socket, answer_max)
+    }
+
+    /// What the process at a socket keeps; from now on it keeps for this server. Nobody waits for the link meanwhile.
+    fn take(&self, socket: LocalSocket, answer_max: Duration) -> io::Result<BTreeMap<String, OwnedFd>> {
         if socket.peer()?.uid != rustix::process::geteuid().as_raw() {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 "another user's process listens there",
             ));
         }
-        let kept = take_over(&socket, self.without_server)?;
-        link.names = kept.keys().cloned().collect();
-        link.socket = Some(socket);
+        let kept = take_over(&socket, self.without_server, answer_max)?;
+        let names = kept.keys().cloned().collect();
+        *self.link.lock() = Link { socket: Some(socket), names };
         Ok(kept)
+    }
+
+    /// Whether a keeper that this server started is under way.
+    fn is_starting(&self) -> io::Result<bool> {
+        let mut started = self.started.lock();
+        let Some(child) = &mut *started else { return Ok(false) };
+        let ended = child.try_wait()?;
+        if ended.is_some() {
+            *started = None;
+        }
+        match ended {
+            Some(status) if !status.success() => {
+                Err(io::Error::other("`turnkv keep` ended at once: run it by hand to see why"))
+            }
+            ended => Ok(ended.is_none()),
+        }
     }
 
     /// Has a descriptor kept under a name.
@@ -206,17 +252,6 @@ impl Link {
         }
     }
 
-    /// Whether a keeper that this server started is under way.
-    fn is_starting(&mut self) -> io::Result<bool> {
-        let Some(child) = &mut self.started else { return Ok(false) };
-        let ended = child.try_wait()?;
-        if ended.is_some_and(|status| !status.success()) {
-            self.started = None;
-            return Err(io::Error::other("`turnkv keep` ended at once: run it by hand to see why"));
-        }
-        Ok(ended.is_none())
-    }
-
     fn lose(&mut self) {
         // One that a program before this one started, in this very process, is its child as well.
         let pid = self
@@ -224,8 +259,8 @@ impl Link {
             .as_ref()
             .and_then(|socket| socket.peer().ok())
             .and_then(|peer| Pid::from_raw(peer.pid));
-        if let Some(pid) = pid.filter(|_| self.started.is_none()) {
-            // CHILD: it is somebody else's.
+        if let Some(pid) = pid {
+            // CHILD: it is somebody else's, or lives.
             rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).map(drop).unwrap_or_default();
         }
         (self.socket, self.names) = (None, BTreeSet::new());
@@ -248,13 +283,17 @@ fn call(socket: &LocalSocket, verb: u8, name: &str, fds: &[BorrowedFd<'_>]) -> i
 }
 
 /// Says hello and takes what is kept. The server before us may take a moment to end.
-fn take_over(socket: &LocalSocket, without_server: Duration) -> io::Result<BTreeMap<String, OwnedFd>> {
+fn take_over(
+    socket: &LocalSocket,
+    without_server: Duration,
+    answer_max: Duration,
+) -> io::Result<BTreeMap<String, OwnedFd>> {
     socket.send_by(HELLO, 0, &hello(without_server), &[], Instant::now() + KEEP_CALL_WAIT)?;
-    let deadline = Instant::now() + KEEP_SERVER_WAIT;
+    let deadline = Instant::now() + answer_max;
     let mut kept = BTreeMap::new();
     loop {
         let frame = socket.recv(Some(deadline)).map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => io::Error::new(error.kind(), "another server has this keeper"),
+            io::ErrorKind::TimedOut => io::Error::new(error.kind(), NO_ANSWER),
             _ => error,
         })?;
         match (frame.verb, frame.fd) {

@@ -1,6 +1,8 @@
 //! The end of a server whose place another program takes: nobody new is let in, calls under way are answered, connections end.
 //! Owns: the order of these. Must not know: how the program is checked and started.
 
+use super::signals::Signals;
+use super::stop_waiting;
 use crate::doors::framed::FramedDoor;
 use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
@@ -33,21 +35,22 @@ pub(super) async fn asked(programs: &mut mpsc::Receiver<Program>) -> Program {
     }
 }
 
-/// Leaves everything as the next program is to find it. Who connects from now on waits in the listening sockets.
+/// Leaves everything as the next program is to find it. Who connects from now on waits in the listening sockets. False: it was told to
+/// stop meanwhile, and has left for good.
 pub(super) async fn run(
     engine: &Arc<Engine>,
     doors: Doors,
     stop: &watch::Sender<bool>,
     program: &Program,
-) -> anyhow::Result<()> {
+    mut signals: Signals,
+) -> anyhow::Result<bool> {
     let began = Instant::now();
     if program.begins_cold {
         let leaving = Arc::clone(engine);
         tokio::task::spawn_blocking(move || leaving.leave()).await?;
     }
-    doors.file.leave();
     stop.send_replace(true);
-    let Doors { local, framed, tasks, file: _file } = doors;
+    let Doors { local, framed, tasks, file } = doors;
     let finished = tokio::task::spawn_blocking(move || {
         let until = Instant::now() + UPGRADE_FINISH_MAX;
         local.stop_accepting(until);
@@ -68,11 +71,19 @@ pub(super) async fn run(
     if !finished.await? || !ended {
         tracing::info!("open connections were cut");
     }
+    let is_over = signals.has_ended().await;
     let leaving = Arc::clone(engine);
-    tokio::task::spawn_blocking(move || leaving.hand_over()).await?;
+    tokio::task::spawn_blocking(move || if is_over { leaving.leave() } else { leaving.hand_over() }).await?;
+    if is_over || signals.stop_listening().await {
+        // Nobody comes after this one: its sockets are refused, and their files go.
+        stop_waiting(engine);
+        tracing::info!("told to stop in the middle of an upgrade: left");
+        return Ok(false);
+    }
+    file.leave();
     let took_ms = began.elapsed().as_millis() as u64;
     tracing::info!(program = %program.path.display(), took_ms, "left to another program");
-    Ok(())
+    Ok(true)
 }
 
 /// Waits for the doors' tasks.

@@ -1,6 +1,8 @@
 //! The sockets at which doors listen: those of the server before, where a keeper has them and they are still of the place that is
 //! configured, else new ones. Owns: that, and that they are kept for the next server. Must not know: what is served at them.
 
+use super::local_path;
+use crate::config::Settings;
 use crate::keep::link::Keeper;
 use crate::limits::TCP_BACKLOG;
 use crate::report::failed;
@@ -11,22 +13,40 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use tokio::net::{TcpListener, TcpSocket};
-use turnkv_transfer::{SocketFile, bind_unix};
+use turnkv_transfer::{LocalListener, SocketFile, bind_unix, listen_by, remove_abandoned};
 
 /// Makes listening sockets. None: nobody keeps them.
 pub(super) struct Listeners<'a>(pub(super) Option<&'a Keeper>);
 
+/// Every socket that doors listen at.
+pub(super) struct Sockets {
+    pub(super) local: LocalListener,
+    pub(super) grpc: (UnixListener, SocketFile),
+    pub(super) tcp: Option<TcpListener>,
+    pub(super) metrics: Option<TcpListener>,
+}
+
 impl Listeners<'_> {
+    /// Listens everywhere.
+    ///
+    /// # Errors
+    /// It cannot be listened at one of the places: no door is to open then.
+    pub(super) fn all(&self, settings: &Settings) -> anyhow::Result<Sockets> {
+        let path = local_path(&settings.socket);
+        let (listener, file) = self.unix("local", &path, settings.socket_mode)?;
+        let local = LocalListener::of(listener, file);
+        let local = local.map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
+        let grpc = self.unix("grpc", &settings.socket, settings.socket_mode)?;
+        let tcp = settings.tcp.map(|address| self.tcp("tcp", address)).transpose()?;
+        let metrics = settings.metrics.map(|address| self.tcp("metrics", address)).transpose()?;
+        Ok(Sockets { local, grpc, tcp, metrics })
+    }
+
     /// Listens at a path. `kind` names the door.
-    pub(super) fn unix(
-        &self,
-        kind: &str,
-        path: &Path,
-        mode: u32,
-    ) -> anyhow::Result<(UnixListener, SocketFile)> {
+    fn unix(&self, kind: &str, path: &Path, mode: u32) -> anyhow::Result<(UnixListener, SocketFile)> {
         let listening = match self.unix_of_before(kind, path, mode) {
             Some(listening) => Ok(listening),
-            None => bind_unix(path, mode),
+            None => remove_abandoned(path).and_then(|()| bind_unix(path, mode)),
         };
         let (listener, file) = listening.map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
         let (device, inode) = file.id();
@@ -35,7 +55,7 @@ impl Listeners<'_> {
     }
 
     /// Listens at an address.
-    pub(super) fn tcp(&self, kind: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    fn tcp(&self, kind: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
         let listening = match self.tcp_of_before(kind, address) {
             Some(listener) => TcpListener::from_std(listener),
             None => listen_tcp(address),
@@ -56,6 +76,7 @@ impl Listeners<'_> {
                 return Ok(None);
             }
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+            listen_by(&fd)?;
             Ok(Some((UnixListener::from(fd), file)))
         };
         let serves = serves().unwrap_or_else(|error| {

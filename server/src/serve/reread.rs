@@ -5,6 +5,7 @@
 
 use crate::config::{Settings, load_again};
 use crate::engine::Engine;
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub(super) struct Rereader {
     pub(super) engine: Arc<Engine>,
     pub(super) hangup: Signal,
     /// What is in force.
-    pub(super) settings: Settings,
+    pub(super) settings: Arc<Mutex<Settings>>,
 }
 
 impl Rereader {
@@ -50,30 +51,35 @@ impl Rereader {
     }
 
     /// Reads it once.
-    fn read(&mut self) {
-        let mut wanted = match load_again(&self.path, &self.settings) {
+    fn read(&self) {
+        let mut in_force = self.settings.lock();
+        let mut wanted = match load_again(&self.path, &in_force) {
             Ok(wanted) => wanted,
             Err(error) => {
                 tracing::error!(%error, "the configuration was read again and is wrong: nothing changes");
                 return;
             }
         };
-        let changed = self.settings.differences(&wanted);
+        let changed = in_force.differences(&wanted);
         let (mut live, mut kept): (Vec<String>, Vec<String>) =
             changed.into_iter().partition(|key| LIVE.contains(&key.as_str()));
         for key in &kept {
             tracing::warn!(key, "this setting has changed in the file: it takes a restart");
         }
-        if let Err(error) = self.engine.resize_dram(wanted.dram.bytes) {
+        let resized = self.engine.resize_dram(wanted.dram.bytes);
+        let refused = resized.is_err();
+        if let Err(error) = resized {
             tracing::error!(%error, "dram.bytes stays as it is");
             // Told of again whenever the file is read, until it is possible or a restart has taken it over.
-            wanted.dram.bytes = self.settings.dram.bytes;
+            wanted.dram.bytes = in_force.dram.bytes;
             live.retain(|key| key != DRAM_BYTES);
             kept.push(DRAM_BYTES.to_owned());
         }
         self.engine.settings_wait(kept);
         self.engine.set_shares(&wanted);
-        self.settings.take_over(&wanted);
-        tracing::info!(changed = live.join(", "), "the configuration file is in force");
+        in_force.take_over(&wanted);
+        if !refused || !live.is_empty() {
+            tracing::info!(changed = live.join(", "), "the configuration file is in force");
+        }
     }
 }

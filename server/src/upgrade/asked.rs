@@ -2,11 +2,14 @@
 //! what the server does before it is replaced.
 
 use super::program::{Program, not_now};
+use crate::config::Settings;
 use crate::engine::Engine;
+use crate::limits::{UPGRADE_ASK, UPGRADE_UNDER_WAY_MS};
 use crate::report;
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
@@ -22,13 +25,15 @@ pub(crate) struct Upgrades {
     check_start: CheckStart,
     /// Why the program that was to take this one's place did not.
     failed: Option<String>,
+    /// Every door is open.
+    serves: AtomicBool,
     /// Taken while one is checked.
     turn: Mutex<()>,
     accepted: mpsc::Sender<Program>,
 }
 
-/// Says why no program could start with a configuration.
-type CheckStart = fn(Option<&Path>) -> anyhow::Result<()>;
+/// Says why no program could take the place of one with these settings, given a configuration.
+type CheckStart = fn(Option<&Path>, &Settings) -> anyhow::Result<()>;
 
 impl Upgrades {
     /// Asked for here, and carried out by whoever receives.
@@ -40,7 +45,27 @@ impl Upgrades {
     ) -> std::io::Result<(Arc<Upgrades>, mpsc::Receiver<Program>)> {
         let (accepted, programs) = mpsc::channel(1);
         let (engine, turn, own) = (Arc::downgrade(engine), Mutex::default(), own_path()?);
-        Ok((Arc::new(Upgrades { engine, own, config, check_start, failed, turn, accepted }), programs))
+        let serves = AtomicBool::new(false);
+        Ok((
+            Arc::new(Upgrades { engine, own, config, check_start, failed, serves, turn, accepted }),
+            programs,
+        ))
+    }
+
+    /// Every door is open: from now on this program may be taken for the one that serves.
+    pub(crate) fn serve(&self) {
+        self.serves.store(true, Ordering::Release);
+    }
+
+    /// Why the last upgrade failed; empty: it did not.
+    ///
+    /// # Errors
+    /// Not every door is open yet: it may still fail.
+    pub(crate) fn look(&self) -> Result<String, Error> {
+        if !self.serves.load(Ordering::Acquire) {
+            return Err(Error::busy(UPGRADE_ASK.as_millis() as u32, "this program still starts"));
+        }
+        Ok(self.failed.clone().unwrap_or_default())
     }
 
     /// Checks a program, the one at this one's own place where none is named, and has it take this one's place soon. Blocking.
@@ -49,36 +74,39 @@ impl Upgrades {
     /// It does not pass, an upgrade is under way, or nobody would keep anything for it.
     pub(crate) fn begin(&self, named: Option<&Path>) -> Result<Program, Error> {
         let Some(_turn) = self.turn.try_lock() else {
-            return Err(not_now("another upgrade is under way: look at its end first"));
+            return Err(Error::busy(
+                UPGRADE_UNDER_WAY_MS,
+                "another upgrade is under way: look at its end first",
+            ));
         };
-        if self.engine.upgrade().and_then(|engine| engine.keeper()?.describe()).is_none() {
+        let engine = self
+            .engine
+            .upgrade()
+            .filter(|engine| engine.keeper().is_some_and(|keeper| keeper.describe().is_some()));
+        let Some(engine) = engine else {
             return Err(not_now(
                 "nobody keeps memory and sockets for another program: set keep.dram = \"auto\", or stop this one and start the other",
             ));
-        }
-        if let Err(error) = (self.check_start)(self.config.as_deref()) {
-            // This one could not come back either.
-            let (what, todo) = report::lines(&error);
-            return Err(not_now(&format!("no program could start now: {what}: {todo}")));
-        }
+        };
         let program = match named {
             Some(path) => Program::named(path, self.config.as_deref())?,
             None => Program::check(&self.own, self.config.as_deref())?,
         };
+        if let Err(error) = (self.check_start)(self.config.as_deref(), &engine.settings) {
+            let (what, todo) = report::lines(&error);
+            return Err(not_now(&format!("no program could start now: {what}: {todo}")));
+        }
         tracing::info!(program = %program.path.display(), version = program.version, note = program.note, "upgrading");
         let taken = self.accepted.try_send(program.clone());
-        taken.map_err(|_| not_now("another upgrade is under way, or the server leaves"))?;
+        let under_way =
+            |_| Error::busy(UPGRADE_UNDER_WAY_MS, "another upgrade is under way, or the server leaves");
+        taken.map_err(under_way)?;
         Ok(program)
-    }
-
-    /// Why the last upgrade failed, where this program had to take over again.
-    pub(crate) fn failed(&self) -> Option<&str> {
-        self.failed.as_deref()
     }
 
     /// The same as an operator should know it.
     pub(crate) fn note(&self) -> Option<String> {
-        let why = self.failed()?;
+        let why = self.failed.as_deref()?;
         Some(format!(
             "the program that was to take this one's place did not come up ({why}): mend that, and upgrade again"
         ))

@@ -5,13 +5,15 @@
 //! asked for --check--> accepted --calls end--> exec --> the new program starts --> serves
 //!     \--> refused: nothing changed               \          \--> cannot start
 //!                                                  \--> no program  \
-//!                                                         \----------+--> exec of the old one: serves, and says why
+//!                                                         \----------+--> exec of the old one: serves as it did, and says why
 //! ```
 //!
 //! - [`asked`]: who asks, one at a time
+//! - [`before`]: what the program before left, and the way back
 //! - [`program`]: what another program says of itself
 //! - [`replace`]: one program takes the place of the other
 
 pub(crate) mod asked;
+pub(crate) mod before;
 pub(crate) mod program;
 pub(crate) mod replace;

@@ -1,6 +1,7 @@
 //! Another program, checked before it may take this one's place. Owns: whose file it may be, what it is asked, how long it may take.
 //! Must not know: when it takes the place.
 
+use super::before::cut;
 use crate::limits::{UPGRADE_CHECK_MAX, UPGRADE_CHECK_PAUSE, UPGRADE_SAID_BYTES_MAX};
 use rustix::process::geteuid;
 use std::io::Read;
@@ -75,6 +76,7 @@ impl Program {
         }
         ask(&mut configured, path)?;
         let begins_cold = table != SLOT_TABLE_VERSION;
+        let version = cut(&version);
         Ok(Program { path: path.to_owned(), version, note: note(protocol, table), begins_cold })
     }
 }
@@ -128,6 +130,8 @@ fn ask(command: &mut Command, path: &Path) -> Result<String, Error> {
     }
     let said = read(child.stderr.as_mut().map(|out| out as &mut dyn Read));
     let said = said.lines().map(|line| line.trim_start_matches("turnkv: ")).collect::<Vec<_>>().join("; ");
+    let said = Some(cut(&said)).filter(|said| !said.is_empty());
+    let said = said.unwrap_or_else(|| "it does not say why; run it by hand".to_owned());
     Err(refuse(format!("refuses ({status}): {said}")))
 }
 

@@ -1,80 +1,82 @@
 //! One program takes the place of another in this process: its number, its arguments, its standard streams and its place at the
-//! service manager stay. Owns: `exec`, and the way back of a program that cannot start. Must not know: what either serves.
+//! service manager stay. Owns: `exec`. Must not know: what either serves.
 
+use super::before::{BEFORE, FAILED, SETTINGS, START_MS, cut};
 use super::program::Program;
-use crate::report;
-use parking_lot::Mutex;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::time::Duration;
 use turnkv_transfer::inherited::{ignore_signal, stays_open};
 
-/// By which the program before tells this one its descriptor: there it is again if this one cannot start.
-pub(crate) const BEFORE: &str = "TURNKV_UPGRADE_BEFORE";
-/// By which a program that is back is told why.
-const FAILED: &str = "TURNKV_UPGRADE_FAILED";
-
-/// The program that had this process before, until this one serves.
-#[derive(Clone, Default)]
-pub(crate) struct Before(Arc<Mutex<Option<OwnedFd>>>);
-
-impl Before {
-    /// It has this descriptor.
-    pub(crate) fn new(program: Option<OwnedFd>) -> Before {
-        Before(Arc::new(Mutex::new(program)))
-    }
-
-    /// This program serves: there is no way back.
-    pub(crate) fn forget(&self) {
-        *self.0.lock() = None;
-    }
-
-    /// This program cannot start: the one before, if there is one, takes its place again. Returns where there is none.
-    pub(crate) fn comes_back(&self, error: anyhow::Error) -> anyhow::Error {
-        let Some(program) = self.0.lock().take() else { return error };
-        let (what, todo) = report::lines(&error);
-        tracing::error!(todo, "the new program cannot start: {what}: the one before serves on");
-        let path = PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
-        let failed = become_program(&path, |command| {
-            command.env(FAILED, format!("{what}; {todo}"));
-        });
-        error.context(format!("nor can the program before ({failed})"))
-    }
-}
-
-/// Why the program that was to take this one's place did not.
-pub(crate) fn failed_before() -> Option<String> {
-    std::env::var(FAILED).ok()
+/// What a program leaves to the one that takes its place.
+pub(crate) struct Succession {
+    /// Which one it is.
+    pub(crate) program: Program,
+    /// The text of a configuration file with what is in force: what this one has again if the other cannot start.
+    pub(crate) settings: String,
+    /// How long the other may take until it serves.
+    pub(crate) start: Duration,
 }
 
 /// Has a program take this one's place. Returns only if neither it nor this one can be started.
-pub(crate) fn replace(program: &Program) -> anyhow::Error {
+pub(crate) fn replace(next: &Succession) -> anyhow::Error {
     let own = Path::new("/proc/self/exe");
-    let failed = match File::open(own).and_then(|file| stays_open(&file).map(|()| file)) {
-        Err(error) => error,
-        Ok(file) => become_program(&program.path, |command| {
-            command.env(BEFORE, file.as_raw_fd().to_string());
-        }),
-    };
-    let why = format!("{} does not run: {failed}", program.path.display());
+    let settings = hand_down(&next.settings);
+    let path = &next.program.path;
+    let failed = File::open(own).and_then(|file| stays_open(&file).map(|()| file)).map_or_else(
+        |error| error,
+        |file| {
+            become_program(path, |command| {
+                command.env(BEFORE, file.as_raw_fd().to_string());
+                command.env(START_MS, next.start.as_millis().to_string());
+                leave_settings(command, settings.as_ref().ok());
+            })
+        },
+    );
+    let why = cut(&format!("{} does not run: {failed}", path.display()));
     tracing::error!("{why}: this program starts again");
     let failed = become_program(own, |command| {
         command.env(FAILED, &why);
+        leave_settings(command, settings.as_ref().ok());
     });
     anyhow::Error::new(failed).context(why)
 }
 
+/// Settings in memory, open over `exec`.
+fn hand_down(settings: &str) -> io::Result<File> {
+    let written = || -> io::Result<File> {
+        let mut file = File::from(memfd_create("turnkv-settings", MemfdFlags::CLOEXEC)?);
+        file.write_all(settings.as_bytes())?;
+        stays_open(&file)?;
+        Ok(file)
+    };
+    written().inspect_err(|error| {
+        tracing::warn!(%error, "this program has the configuration file's settings if it has to start again");
+    })
+}
+
+/// The program is told where settings are.
+pub(super) fn leave_settings(command: &mut Command, settings: Option<&File>) {
+    if let Some(settings) = settings {
+        command.env(SETTINGS, settings.as_raw_fd().to_string());
+    }
+}
+
 /// `exec`, with this program's arguments.
-fn become_program(path: &Path, tell: impl FnOnce(&mut Command)) -> std::io::Error {
+pub(super) fn become_program(path: &Path, tell: impl FnOnce(&mut Command)) -> io::Error {
     // Asked again before the next program listens, these would end the process.
     [Signal::USR2, Signal::HUP].into_iter().for_each(ignore_signal);
     let mut arguments = std::env::args_os();
     let mut command = Command::new(path);
-    command.env_remove(BEFORE).env_remove(FAILED);
+    for name in [BEFORE, SETTINGS, FAILED, START_MS] {
+        command.env_remove(name);
+    }
     tell(&mut command);
     if let Some(name) = arguments.next() {
         command.arg0(name);

@@ -50,6 +50,12 @@ pub fn take_inherited(numbers: &[RawFd]) -> io::Result<Vec<OwnedFd>> {
     Ok(taken)
 }
 
+/// From now on a signal does what it does to a program without a handler.
+pub fn default_signal(signal: Signal) {
+    // SAFETY: the default runs no code of this program; what handled the signal before is of a program that is about to be replaced.
+    unsafe { libc::signal(signal.as_raw(), libc::SIG_DFL) };
+}
+
 /// From now on a signal does nothing, over `exec` too, until the next program has a handler of its own.
 pub fn ignore_signal(signal: Signal) {
     // SAFETY: to ignore a signal runs no code; what handled it before is of a program that is about to be replaced.

@@ -61,7 +61,9 @@ pub use copy::{copy_kernels, copy_streaming, copy_streaming_by};
 pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader, frame_check};
 pub use large::LargeFrames;
 pub use limits::{FRAME_BYTES_MAX, FRAME_CHECK_BYTES};
-pub use listener::{LocalListener, SocketFile, bind_unix};
+pub use listener::{
+    Listens, LocalListener, SocketFile, bind_unix, in_use, listen_by, remove_abandoned, who_listens,
+};
 pub use local::LocalSocket;
 pub use page::{Claimed, Page, PageMut};
 pub use peer::{Peer, peer_groups};

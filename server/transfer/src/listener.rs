@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::limits::{BIND_RETRY, BIND_WAIT, LISTEN_BACKLOG};
 use crate::local::LocalSocket;
+use crate::process::Process;
 
 /// A listening local socket; its file goes with it.
 #[derive(Debug)]
@@ -148,6 +149,65 @@ impl Drop for SocketFile {
     }
 }
 
+/// Who would answer at a path.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Listens {
+    /// No process listens there.
+    Nobody,
+    /// A process that is gone did, or this one: another process may have the socket, but accepts nobody.
+    Gone,
+    /// A process that lives, or one that cannot be told from that.
+    Somebody,
+}
+
+/// Who listens at a path: the process that called `listen` last, as the system says. Waits for at most [`BIND_WAIT`].
+///
+/// # Errors
+/// What the system says.
+pub fn who_listens(path: &Path) -> io::Result<Listens> {
+    let socket = match LocalSocket::connect(path, Instant::now() + BIND_WAIT) {
+        Ok(socket) => socket,
+        // Of a server that accepts nobody now: stopped, or flooded.
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(Listens::Somebody),
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            return Ok(Listens::Nobody);
+        }
+        Err(error) => return Err(error),
+    };
+    let pid = socket.peer()?.pid;
+    if pid == std::process::id().cast_signed() {
+        return Ok(Listens::Gone);
+    }
+    match Process::of_peer(&socket) {
+        Ok(process) if process.is_gone()? => Ok(Listens::Gone),
+        // Without a number it is of another PID namespace, and may live.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && pid > 0 => Ok(Listens::Gone),
+        Ok(_) => Ok(Listens::Somebody),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Listens::Somebody),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the file of a socket at `path` whose listening process is gone, or is this one, whatever process holds the socket.
+///
+/// # Errors
+/// What the system says.
+pub fn remove_abandoned(path: &Path) -> io::Result<()> {
+    let _turn = lock_directory_of(path)?;
+    match who_listens(path)? {
+        Listens::Gone => fs::remove_file(path),
+        Listens::Nobody | Listens::Somebody => Ok(()),
+    }
+}
+
+/// This process listens by a socket that another one was listening by: [`who_listens`] knows.
+///
+/// # Errors
+/// It is no socket that was bound.
+pub fn listen_by(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::listen(socket, LISTEN_BACKLOG)?)
+}
+
 /// Binds a Unix stream socket at `path` with the file mode `mode` (0o600: this user only), and listens. The socket file of a
 /// server that died is replaced; anything else at `path` is left alone. The file is the caller's to keep as long as it listens.
 ///
@@ -195,7 +255,9 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-fn in_use(path: &Path) -> io::Error {
+/// That a path is a living server's.
+#[must_use]
+pub fn in_use(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, format!("another server answers at {}", path.display()))
 }
 

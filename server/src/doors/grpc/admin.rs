@@ -58,9 +58,9 @@ impl Admin for AdminService {
         }
         let (upgrades, instance) = (Arc::clone(&self.upgrades), self.engine.instance);
         blocking(move || {
-            let failed = upgrades.failed().unwrap_or_default().to_owned();
             let version = env!("CARGO_PKG_VERSION").to_owned();
             if look {
+                let failed = upgrades.look()?;
                 return Ok(wire::UpgradeReply { instance, version, failed, ..Default::default() });
             }
             let binary = Some(PathBuf::from(binary)).filter(|path| !path.as_os_str().is_empty());

@@ -1,7 +1,7 @@
 //! What is given to a keeper comes back, to its own user's next server only, and for a time.
 
 use super::*;
-use crate::keep::link::Keeper as KeeperLink;
+use crate::keep::link::{Keeper as KeeperLink, Kept};
 use std::io::{Read, Seek, Write};
 use std::thread::JoinHandle;
 
@@ -31,12 +31,18 @@ fn text(fd: OwnedFd) -> String {
     text
 }
 
+fn find(socket: std::path::PathBuf, without_server: Duration) -> std::io::Result<Kept> {
+    let keeper = KeeperLink::new(socket, without_server);
+    let descriptors = keeper.find()?;
+    Ok(Kept { keeper, descriptors })
+}
+
 #[test]
 fn the_next_server_gets_what_the_last_one_gave_and_a_keeper_without_one_ends() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("k");
     let thread = keeper(&socket, LONG);
-    let first = KeeperLink::connect(socket.clone(), LONG).unwrap();
+    let first = find(socket.clone(), LONG).unwrap();
     assert!(first.descriptors.is_empty());
     for name in ["a", "b", "c"] {
         first.keeper.keep(name, memory(name).as_fd()).unwrap();
@@ -46,7 +52,7 @@ fn the_next_server_gets_what_the_last_one_gave_and_a_keeper_without_one_ends() {
     assert_eq!(first.keeper.count(), 2);
     drop(first);
     let short = Duration::from_millis(50);
-    let next = KeeperLink::connect(socket.clone(), short).unwrap();
+    let next = find(socket.clone(), short).unwrap();
     let found: Vec<(String, String)> =
         next.descriptors.into_iter().map(|(name, fd)| (name, text(fd))).collect();
     assert_eq!(found, [("a".into(), "a".into()), ("b".into(), "another b".into())]);
@@ -61,7 +67,7 @@ fn a_keeper_that_ends_is_noticed_and_one_that_hears_nonsense_keeps_what_it_has()
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("k");
     let thread = keeper(&socket, LONG);
-    let first = KeeperLink::connect(socket.clone(), LONG).unwrap();
+    let first = find(socket.clone(), LONG).unwrap();
     first.keeper.keep("a", memory("kept").as_fd()).unwrap();
     drop(first);
     for (verb, body) in [(KEEP, &b""[..]), (KEEP, b"name"), (DROP, &[0xFF; 3]), (99, b""), (HELLO, b"x")] {
@@ -70,7 +76,7 @@ fn a_keeper_that_ends_is_noticed_and_one_that_hears_nonsense_keeps_what_it_has()
         let answer = stranger.recv(Some(Instant::now() + LONG));
         assert!(answer.is_err() || answer.unwrap().flags & FLAG_FAILURE != 0, "{verb} {body:?}");
     }
-    let next = KeeperLink::connect(socket.clone(), Duration::from_millis(1)).unwrap();
+    let next = find(socket.clone(), Duration::from_millis(1)).unwrap();
     assert_eq!(next.descriptors.len(), 1);
     drop(next);
     thread.join().unwrap().unwrap();

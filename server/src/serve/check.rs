@@ -1,0 +1,68 @@
+//! What a start would be refused for at once, whichever program it is of. Owns: looking at users, certificates, addresses, places
+//! and memory before a server that runs is left. Must not know: who asks, what happens then.
+//!
+//! What is as it was is not looked at: this server has it.
+
+use super::listeners::cannot_listen;
+use super::{beside, callers, credentials, local_path};
+use crate::config::{self, KeepDram, Settings};
+use crate::engine::Engine;
+use crate::limits::KEEP_SOCKET_SUFFIX;
+use crate::report::misused;
+use crate::tls::TlsCounters;
+use std::net::TcpListener;
+use std::path::Path;
+use turnkv_transfer::{Listens, in_use, who_listens};
+
+/// Whether a program could take the place of one with the settings in force, given a configuration file. Blocking.
+///
+/// # Errors
+/// It could not.
+pub(super) fn check_start(config: Option<&Path>, in_force: &Settings) -> anyhow::Result<()> {
+    // What this program makes nothing of may be for the next one, which has been asked for itself.
+    let Ok(settings) = config::load(config) else { return Ok(()) };
+    if settings.keep.dram == KeepDram::Off {
+        let todo = "set it to \"auto\" again, or stop this server and start the other";
+        return Err(misused(
+            "keep.dram is \"off\" in the file: nothing would be kept for the next program",
+            todo,
+        ));
+    }
+    callers(&settings)?;
+    credentials(&settings, &TlsCounters::new(settings.tls.is_exposed(settings.tcp)))?;
+    check_addresses(&settings, in_force)?;
+    Engine::check_start(&settings, in_force)
+}
+
+/// Whether new addresses can be listened at.
+fn check_addresses(settings: &Settings, in_force: &Settings) -> anyhow::Result<()> {
+    for (kind, address, before) in
+        [("tcp", settings.tcp, in_force.tcp), ("metrics", settings.metrics, in_force.metrics)]
+    {
+        let Some(address) = address.filter(|_| address != before) else { continue };
+        if [in_force.tcp, in_force.metrics].contains(&Some(address)) {
+            continue; // this server leaves it
+        }
+        TcpListener::bind(address).map_err(|error| cannot_listen(error, &address, kind))?;
+    }
+    if settings.socket == in_force.socket {
+        return Ok(());
+    }
+    let keeper = beside(&in_force.socket, KEEP_SOCKET_SUFFIX);
+    let what = format!("listen is another path in the file, and what is kept is at {}", keeper.display());
+    Err(misused(what, "leave it as it was, or stop this server and start the other"))
+}
+
+/// Refuses to start where a server lives already, before anything is taken.
+///
+/// # Errors
+/// It does, or a place cannot be looked at.
+pub(super) fn check_alone(settings: &Settings) -> anyhow::Result<()> {
+    for path in [local_path(&settings.socket), settings.socket.clone()] {
+        let refuse = |error| cannot_listen(error, &path.display(), "listen");
+        if who_listens(&path).map_err(refuse)? == Listens::Somebody {
+            return Err(refuse(in_use(&path)));
+        }
+    }
+    Ok(())
+}

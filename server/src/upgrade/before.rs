@@ -1,0 +1,165 @@
+//! What the program before left to this one: itself, the settings that it had, and how long this one may take. Owns: taking these,
+//! and the way back, when this program cannot start or does not in time. Must not know: what either serves.
+
+use super::replace::{become_program, leave_settings};
+use crate::limits::{CONFIG_BYTES_MAX, UPGRADE_FAILED_BYTES_MAX};
+use crate::report::{self, Advise, misused};
+use parking_lot::{Condvar, Mutex};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use turnkv_transfer::inherited::{stays_open, take_inherited};
+
+/// By which the program before tells this one its descriptor: there it is again if this one cannot start.
+pub(super) const BEFORE: &str = "TURNKV_UPGRADE_BEFORE";
+/// The descriptor of the settings that it had.
+pub(super) const SETTINGS: &str = "TURNKV_UPGRADE_SETTINGS";
+/// How long this program may take until it serves.
+pub(super) const START_MS: &str = "TURNKV_UPGRADE_START_MS";
+/// By which a program that is back is told why.
+pub(super) const FAILED: &str = "TURNKV_UPGRADE_FAILED";
+
+/// What this program was left.
+pub(crate) struct Inherited {
+    /// Whose place it takes.
+    pub(crate) before: Before,
+    /// With which settings it is to run, where it is the one that is back: the text of a configuration file.
+    pub(crate) settings: Option<String>,
+}
+
+/// The program that had this process before, until this one serves.
+#[derive(Clone, Default)]
+pub(crate) struct Before(Arc<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    program: Mutex<Option<Leaver>>,
+    forgotten: Condvar,
+}
+
+struct Leaver {
+    program: File,
+    /// What it had; none: it left none.
+    settings: Option<File>,
+    /// How long this program may take.
+    start: Option<Duration>,
+}
+
+/// Takes what the program before left. To be called once, before anything is opened.
+///
+/// # Errors
+/// What the environment names is not there.
+pub(crate) fn take() -> anyhow::Result<Inherited> {
+    let (before, settings) = (number(BEFORE), number(SETTINGS));
+    let numbers: Vec<RawFd> = [before, settings].into_iter().flatten().collect();
+    if numbers.is_empty() {
+        return Ok(Inherited { before: Before::default(), settings: None });
+    }
+    let todo = format!("do not set {BEFORE} or {SETTINGS}: `turnkv upgrade` does");
+    let taken = take_inherited(&numbers)
+        .advise(|| "there is no descriptor that another program left".to_owned(), &todo)?;
+    let mut taken = taken.into_iter().map(File::from);
+    let program = before.and_then(|_| taken.next());
+    let settings = taken.next();
+    match program {
+        // This one is back.
+        None => {
+            let text = settings.map(read).transpose();
+            let text = text.advise(|| "settings that were left cannot be read".to_owned(), &todo)?;
+            Ok(Inherited { before: Before::default(), settings: text })
+        }
+        Some(program) => {
+            let start = number(START_MS).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+            let leaver = Leaver { program, settings, start };
+            let waiting = Waiting { program: Mutex::new(Some(leaver)), forgotten: Condvar::new() };
+            Ok(Inherited { before: Before(Arc::new(waiting)), settings: None })
+        }
+    }
+}
+
+/// Why the program that was to take this one's place did not.
+pub(crate) fn failed_before() -> Option<String> {
+    std::env::var(FAILED).ok().map(|why| cut(&why))
+}
+
+/// A text from elsewhere as it may be shown: one line, no longer than [`UPGRADE_FAILED_BYTES_MAX`] bytes.
+pub(super) fn cut(text: &str) -> String {
+    let plain: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    plain[..plain.floor_char_boundary(UPGRADE_FAILED_BYTES_MAX)].trim().to_owned()
+}
+
+fn number(name: &str) -> Option<i32> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// The settings; whoever had them before this may have read them.
+fn read(mut file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.take(CONFIG_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+impl Before {
+    /// Whether this program takes another one's place.
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.program.lock().is_some()
+    }
+
+    /// From now on this program has its time to start: when that is over and it does not serve, it gives way again.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub(crate) fn bound(&self) -> io::Result<()> {
+        let Some(start) = self.0.program.lock().as_ref().and_then(|leaver| leaver.start) else {
+            return Ok(());
+        };
+        let (before, until) = (self.clone(), Instant::now() + start);
+        let watch = move || {
+            let mut program = before.0.program.lock();
+            while program.is_some() && !before.0.forgotten.wait_until(&mut program, until).timed_out() {}
+            drop(program);
+            let what = format!("it did not serve within {} ms (keep.start_ms)", start.as_millis());
+            // Of no use where this program serves by now.
+            drop(before.comes_back(misused(what, "see what its start waits for, or give it more time")));
+        };
+        std::thread::Builder::new().name("turnkv-upgrade-bound".to_owned()).spawn(watch).map(drop)
+    }
+
+    /// This program serves: there is no way back.
+    pub(crate) fn forget(&self) {
+        *self.0.program.lock() = None;
+        self.0.forgotten.notify_all();
+    }
+
+    /// This program cannot start: the one before, if there is one, takes its place again. Returns where there is none.
+    pub(crate) fn comes_back(&self, error: anyhow::Error) -> anyhow::Error {
+        // Held until the other one is there: whoever else gives up meanwhile must not end the process.
+        let mut leaver = self.0.program.lock();
+        let Some(Leaver { program, settings, .. }) = leaver.take() else { return error };
+        let (what, todo) = report::lines(&error);
+        tracing::error!(todo, "the new program cannot start: {what}: the one before serves on");
+        let settings = settings.as_ref().filter(|settings| stays_open(settings).is_ok());
+        let path = PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
+        let failed = become_program(&path, |command| {
+            command.env(FAILED, cut(&format!("{what}; {todo}")));
+            leave_settings(command, settings);
+        });
+        error.context(format!("nor can the program before ({failed})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+    use crate::limits::UPGRADE_FAILED_BYTES_MAX;
+
+    #[test]
+    fn what_another_program_says_is_one_short_line_without_control_characters() {
+        assert_eq!(cut("why\n\u{1b}[2Jnot\u{7}"), "why  [2Jnot");
+        assert_eq!(cut(&"\u{e4}".repeat(UPGRADE_FAILED_BYTES_MAX)).len(), UPGRADE_FAILED_BYTES_MAX);
+    }
+}
