@@ -13,6 +13,8 @@ pub(crate) const CONFIG_BYTES_MAX: u64 = 1 << 20;
 pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 100;
 /// Ending of the path at which the keeper of page memory listens, beside the gRPC socket.
 pub(crate) const KEEP_SOCKET_SUFFIX: &str = ".keep";
+/// Ending of the path of the file whose lock a living server has, beside the gRPC socket.
+pub(crate) const PLACE_SUFFIX: &str = ".serving";
 /// Descriptors that a keeper holds: every slab's, its successor's while it is renewed, the slot table's, listening sockets.
 pub(crate) const KEPT_MAX: usize = 2 * turnkv_tier::limits::SLABS_MAX as usize + 1 + KEPT_LISTENING_MAX;
 /// Of these, listening sockets: local, gRPC on Unix and on TCP, metrics; each, while it changes its place, twice.

@@ -35,7 +35,7 @@ use crate::upgrade::before::{Before, failed_before};
 use crate::upgrade::program::Program;
 use crate::upgrade::replace::Succession;
 use caretaker::Caretaker;
-use check::{check_alone, check_start};
+use check::{check_start, take_place};
 use hand_over::{Doors, ends};
 use listeners::{Listeners, cannot_listen};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -50,7 +50,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
-use turnkv_transfer::keep_heap;
+use turnkv_transfer::{Place, keep_heap};
 
 /// How `turnkv serve` was started.
 pub(crate) struct Start {
@@ -90,7 +90,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     let callers = callers(&start.settings)?;
     let opening = opening(&start.settings, &supervisor)?;
     make_place(&start.settings.socket)?;
-    check_alone(&start.settings)?;
+    let place = take_place(&start.settings)?;
     let (settings, is_private) = (start.settings.clone(), start.idle.is_some());
     let keeper = move |settings: &Settings| if is_private { None } else { keeper(settings) };
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings, keeper)).await??;
@@ -108,7 +108,7 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     let in_force = reread(start, &mut signals, &engine, &supervisor);
     let (upgrades, mut programs) = Upgrades::new(&engine, config, failed_before(), check_start)?;
     drop(supervisor.task("turnkv-upgrade", Arc::clone(&upgrades).follow(upgrade)));
-    let house = House { engine, connections, callers, opening, supervisor, stopped, upgrades };
+    let house = House { engine, connections, callers, opening, supervisor, stopped, upgrades, place };
     let doors = house.open(metrics)?;
     before.forget();
     house.upgrades.serve();
@@ -187,6 +187,8 @@ struct House {
     supervisor: Supervisor,
     stopped: watch::Receiver<bool>,
     upgrades: Arc<Upgrades>,
+    /// Held as long as this server lives.
+    place: Place,
 }
 
 impl House {
@@ -194,7 +196,7 @@ impl House {
     fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<Doors> {
         let settings = &self.engine.settings;
         // All or none: somebody who was let in at one door takes this for the server.
-        let sockets = Listeners(self.engine.keeper()).all(settings)?;
+        let sockets = Listeners { keeper: self.engine.keeper(), place: &self.place }.all(settings)?;
         let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
         let (connections, callers) = (&self.connections, &self.callers);
         let (unix, file) = sockets.grpc;

@@ -7,12 +7,13 @@ use super::listeners::cannot_listen;
 use super::{beside, callers, credentials, local_path};
 use crate::config::{self, KeepDram, Settings};
 use crate::engine::Engine;
-use crate::limits::KEEP_SOCKET_SUFFIX;
+use crate::limits::{KEEP_SOCKET_SUFFIX, PLACE_SUFFIX};
 use crate::report::misused;
 use crate::tls::TlsCounters;
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
-use turnkv_transfer::{Listens, in_use, who_listens};
+use turnkv_transfer::{Listens, Place, in_use, who_listens};
 
 /// Whether a program could take the place of one with the settings in force, given a configuration file. Blocking.
 ///
@@ -53,16 +54,21 @@ fn check_addresses(settings: &Settings, in_force: &Settings) -> anyhow::Result<(
     Err(misused(what, "leave it as it was, or stop this server and start the other"))
 }
 
-/// Refuses to start where a server lives already, before anything is taken.
+/// Takes the place at the sockets, where no server lives, before anything else is taken. It is this server's while that is held.
 ///
 /// # Errors
-/// It does, or a place cannot be looked at.
-pub(super) fn check_alone(settings: &Settings) -> anyhow::Result<()> {
+/// One does, or the place cannot be looked at.
+pub(super) fn take_place(settings: &Settings) -> anyhow::Result<Place> {
+    let taken = Place::take(&beside(&settings.socket, PLACE_SUFFIX)).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => in_use(&settings.socket),
+        _ => error,
+    });
+    let place = taken.map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
     for path in [local_path(&settings.socket), settings.socket.clone()] {
         let refuse = |error| cannot_listen(error, &path.display(), "listen");
         if who_listens(&path).map_err(refuse)? == Listens::Somebody {
             return Err(refuse(in_use(&path)));
         }
     }
-    Ok(())
+    Ok(place)
 }

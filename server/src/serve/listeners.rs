@@ -13,10 +13,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use tokio::net::{TcpListener, TcpSocket};
-use turnkv_transfer::{LocalListener, SocketFile, bind_unix, listen_by, remove_abandoned};
+use turnkv_transfer::{LocalListener, Place, SocketFile, bind_unix, listen_by, remove_abandoned};
 
-/// Makes listening sockets. None: nobody keeps them.
-pub(super) struct Listeners<'a>(pub(super) Option<&'a Keeper>);
+/// Makes listening sockets.
+pub(super) struct Listeners<'a> {
+    /// None: nobody keeps them.
+    pub(super) keeper: Option<&'a Keeper>,
+    /// No other server is here.
+    pub(super) place: &'a Place,
+}
 
 /// Every socket that doors listen at.
 pub(super) struct Sockets {
@@ -46,7 +51,7 @@ impl Listeners<'_> {
     fn unix(&self, kind: &str, path: &Path, mode: u32) -> anyhow::Result<(UnixListener, SocketFile)> {
         let listening = match self.unix_of_before(kind, path, mode) {
             Some(listening) => Ok(listening),
-            None => remove_abandoned(path).and_then(|()| bind_unix(path, mode)),
+            None => remove_abandoned(path, self.place).and_then(|()| bind_unix(path, mode)),
         };
         let (listener, file) = listening.map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
         let (device, inode) = file.id();
@@ -67,7 +72,7 @@ impl Listeners<'_> {
 
     /// What a socket's name says is which file leads to it: whoever connects there waits in it.
     fn unix_of_before(&self, kind: &str, path: &Path, mode: u32) -> Option<(UnixListener, SocketFile)> {
-        let (name, fd) = self.0?.take_found(&format!("{kind}-"))?;
+        let (name, fd) = self.keeper?.take_found(&format!("{kind}-"))?;
         let serves = || -> io::Result<Option<(UnixListener, SocketFile)>> {
             let file = SocketFile::at(path)?;
             let (device, inode) = file.id();
@@ -87,7 +92,7 @@ impl Listeners<'_> {
     }
 
     fn tcp_of_before(&self, kind: &str, address: SocketAddr) -> Option<std::net::TcpListener> {
-        let (name, fd) = self.0?.take_found(kind)?;
+        let (name, fd) = self.keeper?.take_found(kind)?;
         let listener = std::net::TcpListener::from(fd);
         let serves = listener.local_addr().is_ok_and(|bound| bound == address)
             && listener.set_nonblocking(true).is_ok();
@@ -95,14 +100,14 @@ impl Listeners<'_> {
     }
 
     fn or_let_go<T>(&self, name: &str, serves: Option<T>) -> Option<T> {
-        if let (None, Some(keeper)) = (&serves, self.0) {
+        if let (None, Some(keeper)) = (&serves, self.keeper) {
             keeper.stop_listening(name).unwrap_or_else(|error| say(&error));
         }
         serves
     }
 
     fn keep(&self, name: &str, fd: BorrowedFd<'_>) {
-        if let Some(keeper) = self.0 {
+        if let Some(keeper) = self.keeper {
             keeper.keep_listening(name, fd).unwrap_or_else(|error| say(&error));
         }
     }

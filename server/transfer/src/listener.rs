@@ -156,8 +156,10 @@ pub enum Listens {
     Nobody,
     /// A process that is gone did, or this one: another process may have the socket, but accepts nobody.
     Gone,
-    /// A process that lives, or one that cannot be told from that.
+    /// A process that lives, or one that cannot be seen from here.
     Somebody,
+    /// Nobody can connect now, so nobody can be asked: the process is stopped or flooded, or another one has its socket.
+    Unasked,
 }
 
 /// Who listens at a path: the process that called `listen` last, as the system says. Waits for at most [`BIND_WAIT`].
@@ -167,8 +169,7 @@ pub enum Listens {
 pub fn who_listens(path: &Path) -> io::Result<Listens> {
     let socket = match LocalSocket::connect(path, Instant::now() + BIND_WAIT) {
         Ok(socket) => socket,
-        // Of a server that accepts nobody now: stopped, or flooded.
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(Listens::Somebody),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(Listens::Unasked),
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
             return Ok(Listens::Nobody);
         }
@@ -188,15 +189,35 @@ pub fn who_listens(path: &Path) -> io::Result<Listens> {
     }
 }
 
-/// Removes the file of a socket at `path` whose listening process is gone, or is this one, whatever process holds the socket.
+/// Removes the file of a socket at `path` whose listening process is gone, or is this one, whatever process holds the socket. `place` is
+/// what the caller has of it: a server of which nothing can be heard is gone, because it would have that.
 ///
 /// # Errors
 /// What the system says.
-pub fn remove_abandoned(path: &Path) -> io::Result<()> {
+pub fn remove_abandoned(path: &Path, _place: &Place) -> io::Result<()> {
     let _turn = lock_directory_of(path)?;
     match who_listens(path)? {
-        Listens::Gone => fs::remove_file(path),
+        Listens::Gone | Listens::Unasked => fs::remove_file(path),
         Listens::Nobody | Listens::Somebody => Ok(()),
+    }
+}
+
+/// A place that one server has at a time, for as long as it lives. The lock goes with the descriptor.
+#[derive(Debug)]
+pub struct Place {
+    _lock: OwnedFd,
+}
+
+impl Place {
+    /// Takes a place, by the lock of a file at `path`. Waits a moment for a process that is ending.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another server has it; else what the system says.
+    pub fn take(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
+        lock(&fd, Instant::now() + BIND_WAIT)?;
+        Ok(Self { _lock: fd })
     }
 }
 
@@ -268,17 +289,23 @@ fn lock_directory_of(path: &Path) -> io::Result<OwnedFd> {
     };
     let fd =
         rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let deadline = Instant::now() + BIND_WAIT + BIND_WAIT;
+    // Somebody else binds in this directory right now, which takes a moment, and BIND_WAIT at most.
+    match lock(&fd, Instant::now() + BIND_WAIT + BIND_WAIT) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let message = format!("{} stays locked by another process", directory.display());
+            Err(io::Error::new(io::ErrorKind::TimedOut, message))
+        }
+        locked => locked.map(|()| fd),
+    }
+}
+
+/// Locks a file for this process alone; `WouldBlock`: another one had it until the deadline.
+fn lock(fd: &OwnedFd, deadline: Instant) -> io::Result<()> {
     loop {
-        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(fd),
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
-            // Somebody else binds in this directory right now, which takes a moment, and BIND_WAIT at most.
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(BIND_RETRY),
-            Err(Errno::WOULDBLOCK) => {
-                let message = format!("{} stays locked by another process", directory.display());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
-            }
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -72,6 +72,29 @@ fn a_server_that_does_not_accept_is_in_use_and_does_not_hang_its_callers() {
 }
 
 #[test]
+fn a_place_is_one_servers_and_what_nobody_answers_for_there_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, lock) = (directory.path().join("socket"), directory.path().join("lock"));
+    let place = Place::take(&lock).unwrap();
+    assert_eq!(Place::take(&lock).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(who_listens(&path).unwrap(), Listens::Nobody);
+    // This process is about to listen there itself: what it finds of its own number is of a program before it.
+    let listener = LocalListener::bind(&path, 0o600).unwrap();
+    assert_eq!(who_listens(&path).unwrap(), Listens::Gone);
+    rustix::net::listen(&listener, 0).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(socket) = LocalSocket::connect(&path, Instant::now() + Duration::from_millis(30)) {
+        waiting.push(socket);
+        assert!(waiting.len() < 100, "the backlog is bounded");
+    }
+    assert_eq!(who_listens(&path).unwrap(), Listens::Unasked);
+    remove_abandoned(&path, &place).unwrap();
+    assert!(!path.exists());
+    drop(place);
+    Place::take(&lock).unwrap();
+}
+
+#[test]
 fn shutdown_wakes_an_accepting_thread() {
     let directory = tempfile::tempdir().unwrap();
     let listener = LocalListener::bind(&directory.path().join("socket"), 0o600).unwrap();
