@@ -1,0 +1,83 @@
+//! The sessions that a member is home of, and which of them it publishes next. Owns: the list, and how far the sweep over it
+//! is. Must not know: where they are published.
+
+use crate::ids::{PrefixKey, SessionKey};
+use crate::limits::{HOMES_MAX, HURRY_ROUNDS, SWEEP_ROUNDS};
+use hashbrown::HashMap;
+
+/// Sessions at home here. All of them are published over and over, so that whatever an authority missed or lost is told again.
+#[derive(Default)]
+pub(crate) struct Homes {
+    sessions: HashMap<SessionKey, Home>,
+    order: Vec<SessionKey>,
+    cursor: usize,
+    hurried: usize,
+}
+
+/// A session at home here.
+pub(crate) struct Home {
+    pub(crate) turn: u32,
+    pub(crate) pages: u32,
+    /// Every so many pages of its chain, the page's key.
+    pub(crate) posts: Vec<PrefixKey>,
+    place: usize,
+}
+
+impl Homes {
+    pub(crate) fn get(&self, session: &SessionKey) -> Option<&Home> {
+        self.sessions.get(session)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// A turn ended here. False: there is no room for one session more.
+    pub(crate) fn put(&mut self, session: SessionKey, turn: u32, pages: u32, posts: Vec<PrefixKey>) -> bool {
+        let known = self.sessions.get(&session).map(|home| home.place);
+        if known.is_none() && self.order.len() >= HOMES_MAX {
+            return false;
+        }
+        let place = known.unwrap_or(self.order.len());
+        if known.is_none() {
+            self.order.push(session);
+        }
+        self.sessions.insert(session, Home { turn, pages, posts, place });
+        true
+    }
+
+    /// A session is not at home here any more.
+    pub(crate) fn remove(&mut self, session: &SessionKey) -> Option<Home> {
+        let home = self.sessions.remove(session)?;
+        self.order.swap_remove(home.place);
+        if let Some(moved) = self.order.get(home.place).and_then(|moved| self.sessions.get_mut(moved)) {
+            moved.place = home.place;
+            // The last one took this place: the sweep must not have passed it for this.
+            if home.place < self.cursor {
+                self.hurried += 1;
+            }
+        }
+        Some(home)
+    }
+
+    /// All of them are published once more, soon.
+    pub(crate) fn hurry(&mut self) {
+        self.hurried = self.order.len();
+    }
+
+    /// What a round publishes: a part of all, so that a sweep takes so many rounds however many there are.
+    pub(crate) fn next(&mut self) -> Vec<SessionKey> {
+        let rounds = if self.hurried > 0 { HURRY_ROUNDS } else { SWEEP_ROUNDS };
+        let count = self.order.len().div_ceil(rounds as usize);
+        self.hurried = self.hurried.saturating_sub(count);
+        let mut next = Vec::with_capacity(count);
+        for _ in 0..count {
+            if self.cursor >= self.order.len() {
+                self.cursor = 0;
+            }
+            next.push(self.order[self.cursor]);
+            self.cursor += 1;
+        }
+        next
+    }
+}

@@ -1,0 +1,74 @@
+//! What the cluster names things by. Owns: short keys of sessions and prefixes, members and their lives, tips. Must not know:
+//! who is there.
+
+use sha2::{Digest, Sha256};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+
+/// A moment in milliseconds on the caller's monotonic clock.
+pub type Now = u64;
+
+/// A member, by a number that stays with its host: made of its stable name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u64);
+
+/// One life of a member's process: a later one has a higher number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+/// A member in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Life {
+    /// Who.
+    pub member: MemberId,
+    /// In which life.
+    pub incarnation: Incarnation,
+}
+
+/// A session of a namespace, in 16 bytes. Two that agree here cost a miss: what is pulled is asked for by whole hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub [u8; 16]);
+
+/// A prefix of a namespace, by its last page, in 16 bytes. Two that agree here cost a miss, as above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PrefixKey(pub [u8; 16]);
+
+/// Where a session's last turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tip {
+    /// The member that holds the session whole.
+    pub home: Life,
+    /// Turns that have ended.
+    pub turn: u32,
+    /// Pages that it had then.
+    pub pages: u32,
+}
+
+impl SessionKey {
+    /// The key of a session.
+    pub fn of(namespace: &NamespaceId, session: &SessionId) -> SessionKey {
+        SessionKey(short(b"session", namespace, session.as_str().as_bytes()))
+    }
+}
+
+impl PrefixKey {
+    /// The key of the prefix that ends with a page.
+    pub fn of(namespace: &NamespaceId, last: &BlockHash) -> PrefixKey {
+        PrefixKey(short(b"prefix", namespace, &last.0))
+    }
+}
+
+impl Tip {
+    /// Whether this one is believed rather than the other: the later turn, then the later life. What holds of any two holds
+    /// everywhere, in whichever order they are heard.
+    pub fn beats(&self, other: &Tip) -> bool {
+        let rank = |tip: &Tip| (tip.turn, tip.home.incarnation, tip.home.member, tip.pages);
+        rank(self) > rank(other)
+    }
+}
+
+fn short(kind: &[u8], namespace: &NamespaceId, rest: &[u8]) -> [u8; 16] {
+    let digest: [u8; 32] =
+        Sha256::new().chain_update(kind).chain_update(namespace.0).chain_update(rest).finalize().into();
+    let (words, _) = digest.as_chunks::<16>();
+    words[0]
+}

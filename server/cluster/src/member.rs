@@ -1,0 +1,282 @@
+//! One member's part of the cluster. Owns: its view, its directory, what it is home of, the calls under way. Must not know: the
+//! pool, sockets, etcd; whoever embeds it hands in what happened and carries out what is returned.
+
+use crate::directory::Directory;
+use crate::effects::{CallId, Effects, Notice};
+use crate::find::Find;
+use crate::guard::{Observation, ViewGuard, Viewed};
+use crate::health::Hysteresis;
+use crate::homes::{Home, Homes};
+use crate::ids::{Life, MemberId, Now, PrefixKey, SessionKey, Tip};
+use crate::limits::{ASK_ALL_MAX, GENERATION_ROUNDS, MOVED_MAX, PUBLISH_MAX};
+use crate::lookup::{Lookup, posts_of};
+use crate::message::{Envelope, Message};
+use crate::placement::authorities;
+use crate::recent::Recent;
+use crate::view::{Member, MemberState, View};
+use std::collections::BTreeMap;
+use turnkv_proto::{BlockHash, NamespaceId};
+
+/// What a member is, for its whole life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// Itself, in this life.
+    pub own: Life,
+    /// Its part of the directory against that of others; 0: none.
+    pub weight: u32,
+    /// The cluster's hash seed: the same for all members.
+    pub seed: u64,
+}
+
+/// What a turn left in this member's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept<'a> {
+    /// The session's.
+    pub session: SessionKey,
+    /// Turns that have ended, this one included.
+    pub turn: u32,
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// The session's pages that are here, in order.
+    pub hashes: &'a [BlockHash],
+}
+
+/// A prefix that is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixAsk {
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// Its pages, in order.
+    pub hashes: Vec<BlockHash>,
+    /// Leading ones that are here.
+    pub local: usize,
+    /// A member that a router, or the session's tip, names.
+    pub hint: Option<MemberId>,
+}
+
+/// Whose a session is, as far as can be said without asking anybody: what a client without a pool of its own is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// This member's.
+    Here,
+    /// Another one's: NOT_HOME, with its home.
+    Elsewhere(Tip),
+    /// Its authority has to be asked.
+    Unknown,
+}
+
+/// One member's part.
+pub struct ClusterMember {
+    pub(crate) config: ClusterConfig,
+    pub(crate) guard: ViewGuard,
+    pub(crate) directory: Directory,
+    pub(crate) calls: BTreeMap<CallId, Call>,
+    pub(crate) next_call: u64,
+    health: Hysteresis,
+    draining: bool,
+    homes: Homes,
+    moved: Recent<SessionKey, Tip>,
+    rounds: u64,
+}
+
+/// A call under way.
+pub(crate) enum Call {
+    Find(Find),
+    Lookup(Lookup, PrefixAsk),
+}
+
+impl ClusterMember {
+    /// A member that begins a life: it knows nobody, and has nothing.
+    pub fn new(config: ClusterConfig) -> ClusterMember {
+        ClusterMember {
+            config,
+            guard: ViewGuard::default(),
+            directory: Directory::default(),
+            calls: BTreeMap::new(),
+            // Numbers of an earlier life are not used again: its answers may still come.
+            next_call: config.own.incarnation.0 << 40,
+            health: Hysteresis::default(),
+            draining: false,
+            homes: Homes::default(),
+            moved: Recent::new(MOVED_MAX),
+            rounds: 0,
+        }
+    }
+
+    /// The members, as far as they are believed.
+    pub fn view(&self) -> &View {
+        self.guard.view()
+    }
+
+    /// What this member knows as an authority.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Sessions at home here.
+    pub fn homes(&self) -> usize {
+        self.homes.len()
+    }
+
+    /// Turns and lookups under way.
+    pub fn calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Nothing new is placed here from now on.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Once a second: what was seen of the members, and whether this one reaches most of its peers.
+    pub fn round(&mut self, observation: Observation, reached: bool, now: Now) -> Effects {
+        let mut effects = Effects::default();
+        let away = self.health.note(reached);
+        let state = match (away, self.draining) {
+            (true, _) => MemberState::Away,
+            (false, true) => MemberState::Draining,
+            (false, false) => MemberState::Serving,
+        };
+        let (Life { member: id, incarnation }, weight) = (self.config.own, self.config.weight);
+        effects.put_own = Some(Member { id, incarnation, weight, state });
+        match self.guard.observe(observation) {
+            Viewed::Same => {}
+            Viewed::Held(rounds) => effects.notices.push(Notice::ViewHeld(rounds)),
+            Viewed::Changed => {
+                self.homes.hurry();
+                effects.notices.push(Notice::ViewChanged(self.view().epoch()));
+            }
+        }
+        if let Some(later) = self.guard.fence(self.config.own) {
+            effects.notices.push(Notice::Superseded(later));
+        }
+        if self.view().members().is_empty() {
+            effects.notices.push(Notice::EmptyView);
+        }
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(GENERATION_ROUNDS) {
+            self.directory.age();
+        }
+        let sessions = self.homes.next();
+        self.publish(&sessions, &mut effects);
+        self.deliver_own(&mut effects, now);
+        effects
+    }
+
+    /// A turn ended here, or pages of one were pulled: this member is the session's home. `before`: where it was.
+    pub fn turn_ended(&mut self, kept: Kept<'_>, before: Option<Tip>, now: Now) -> Effects {
+        let mut effects = Effects::default();
+        let key = |at: usize| PrefixKey::of(&kept.namespace, &kept.hashes[at]);
+        let posts = posts_of(kept.hashes.len(), key);
+        let pages = u32::try_from(kept.hashes.len()).unwrap_or(u32::MAX);
+        if !self.homes.put(kept.session, kept.turn, pages, posts) {
+            effects.notices.push(Notice::HomesFull);
+            return effects;
+        }
+        self.moved.remove(&kept.session);
+        self.publish(&[kept.session], &mut effects);
+        if let (Some(before), Some(tip)) = (before, self.home_tip(&kept.session))
+            && before.home.member != self.config.own.member
+        {
+            let outdone = Message::Outdone { session: kept.session, tip };
+            self.tell(before.home.member, outdone, &mut effects);
+        }
+        self.deliver_own(&mut effects, now);
+        effects
+    }
+
+    /// The pool does not have a session any more: evicted, closed or superseded.
+    pub fn session_left(&mut self, session: SessionKey, now: Now) -> Effects {
+        let mut effects = Effects::default();
+        if let Some(Home { turn, .. }) = self.homes.remove(&session) {
+            self.withdraw(session, self.config.own, turn, &mut effects);
+            self.deliver_own(&mut effects, now);
+        }
+        effects
+    }
+
+    /// Whose a session is, without asking.
+    pub fn whose(&self, session: &SessionKey) -> Whose {
+        if self.homes.get(session).is_some() {
+            return Whose::Here;
+        }
+        let moved = self.moved.get(session).copied().filter(|tip| self.view().admits(tip.home));
+        let published = self.directory.tip(session, self.view());
+        let published = published.filter(|tip| tip.home.member != self.config.own.member);
+        let later = |one: Tip, two: Tip| if two.beats(&one) { two } else { one };
+        moved.into_iter().chain(published).reduce(later).map_or(Whose::Unknown, Whose::Elsewhere)
+    }
+
+    /// The tip of a session at home here.
+    pub fn home_tip(&self, session: &SessionKey) -> Option<Tip> {
+        let home = self.homes.get(session)?;
+        Some(Tip { home: self.config.own, turn: home.turn, pages: home.pages })
+    }
+
+    /// Another member has a later turn of it: this one is not its home any more, and its copy goes first.
+    pub(crate) fn outdone(&mut self, session: SessionKey, tip: Tip, effects: &mut Effects) {
+        let mine = self.home_tip(&session);
+        if mine.is_some_and(|mine| tip.beats(&mine)) && tip.home.member != self.config.own.member {
+            self.homes.remove(&session);
+            self.moved.put(session, tip);
+            effects.demote.push(session);
+        }
+    }
+
+    pub(crate) fn withdraw(&self, session: SessionKey, home: Life, turn: u32, effects: &mut Effects) {
+        for authority in self.authorities(&session.0) {
+            self.tell(authority, Message::Withdraw { session, home, turn }, effects);
+        }
+    }
+
+    pub(crate) fn authorities(&self, key: &[u8; 16]) -> impl Iterator<Item = MemberId> + use<> {
+        authorities(self.view(), self.config.seed, key).into_iter().flatten()
+    }
+
+    pub(crate) fn tell(&self, to: MemberId, message: Message, effects: &mut Effects) {
+        effects.send.push(Envelope { from: self.config.own, to, message });
+    }
+
+    /// What this member says to itself is heard at once.
+    pub(crate) fn deliver_own(&mut self, effects: &mut Effects, now: Now) {
+        let own = self.config.own.member;
+        loop {
+            let to_self = effects.send.iter().position(|envelope| envelope.to == own);
+            let Some(at) = to_self else { return };
+            let envelope = effects.send.remove(at);
+            self.hear(envelope, effects, now);
+        }
+    }
+
+    /// Tells the authorities of some sessions what is here of them, in as few messages as they fit.
+    fn publish(&self, sessions: &[SessionKey], effects: &mut Effects) {
+        let mut tips: BTreeMap<MemberId, Vec<(SessionKey, Tip)>> = BTreeMap::new();
+        let mut posts: BTreeMap<MemberId, Vec<PrefixKey>> = BTreeMap::new();
+        for session in sessions {
+            let (Some(tip), Some(home)) = (self.home_tip(session), self.homes.get(session)) else { continue };
+            for authority in self.authorities(&session.0) {
+                tips.entry(authority).or_default().push((*session, tip));
+            }
+            if self.view().members().len() <= ASK_ALL_MAX {
+                continue; // nobody would ask for signposts
+            }
+            for post in &home.posts {
+                for authority in self.authorities(&post.0) {
+                    posts.entry(authority).or_default().push(*post);
+                }
+            }
+        }
+        for (authority, tips) in tips {
+            for tips in tips.chunks(PUBLISH_MAX) {
+                let message = Message::Publish { tips: tips.to_vec(), posts: Vec::new() };
+                self.tell(authority, message, effects);
+            }
+        }
+        for (authority, posts) in posts {
+            for posts in posts.chunks(PUBLISH_MAX) {
+                let message = Message::Publish { tips: Vec::new(), posts: posts.to_vec() };
+                self.tell(authority, message, effects);
+            }
+        }
+    }
+}
