@@ -39,6 +39,7 @@ pub struct ViewGuard {
     view: View,
     marks: HashMap<MemberId, Incarnation>,
     shrunk_rounds: u32,
+    over: Vec<Life>,
 }
 
 impl ViewGuard {
@@ -62,15 +63,24 @@ impl ViewGuard {
         self.marks.get(&life.member).copied().filter(|latest| life.incarnation < *latest)
     }
 
+    /// Members that were read in a life that is over, with their latest one: what was read is old, or they began one too low
+    /// because the marks were lost with etcd.
+    pub fn over(&self) -> &[Life] {
+        &self.over
+    }
+
     /// Judges what a round saw.
     pub fn observe(&mut self, observation: Observation) -> Viewed {
         let Observation::Members(members) = observation else { return Viewed::Same };
         let mut members: Vec<Member> = View::of(members).members().to_vec();
+        self.over.clear();
         for member in &mut members {
             self.mark(member.id, member.incarnation);
             // What was read may be old: a life that is over does not begin again.
-            member.incarnation =
-                self.marks.get(&member.id).copied().unwrap_or(member.incarnation).max(member.incarnation);
+            if let Some(latest) = self.fence(Life { member: member.id, incarnation: member.incarnation }) {
+                member.incarnation = latest;
+                self.over.push(Life { member: member.id, incarnation: latest });
+            }
         }
         let seen = View::of(members);
         let kept = self.view.members().iter().filter(|member| seen.get(member.id).is_some()).count();

@@ -147,6 +147,9 @@ impl ClusterMember {
                 effects.notices.push(Notice::ViewChanged(self.view().epoch()));
             }
         }
+        for life in self.guard.over() {
+            self.tell(life.member, Message::Over { latest: life.incarnation }, &mut effects);
+        }
         if let Some(later) = self.guard.fence(self.config.own) {
             effects.notices.push(Notice::Superseded(later));
         }
