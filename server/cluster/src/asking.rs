@@ -116,7 +116,8 @@ impl ClusterMember {
         if let Some(lost) = own.filter(|tip| self.home_tip(&session) != Some(*tip)) {
             self.withdraw(session, lost.home, lost.turn, effects);
         }
-        let tip = tip.filter(|tip| tip.home.member != self.config.own.member && self.view().reaches(tip.home.member));
+        let tip = tip
+            .filter(|tip| tip.home.member != self.config.own.member && self.view().reaches(tip.home.member));
         if let Some(Call::Find(find)) = self.calls.get_mut(&call) {
             let next = find.answered(from, tip, now);
             self.find_next(call, next, effects);

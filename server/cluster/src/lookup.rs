@@ -85,8 +85,7 @@ impl Lookup {
         let (searches, waiting) = (BTreeMap::new(), BTreeMap::new());
         let (until, deadline) = (now, now.saturating_add(LOOKUP_MS));
         let (stage, floor, best) = (Stage::Hint, local, None);
-        let mut lookup =
-            Lookup { own, total, floor, best, stage, searches, waiting, posts, until, deadline };
+        let mut lookup = Lookup { own, total, floor, best, stage, searches, waiting, posts, until, deadline };
         if let Some(hint) = hint.filter(|hint| *hint != own && view.reaches(*hint)) {
             lookup.searches.insert(hint, Search { known: local, possible: total });
         }

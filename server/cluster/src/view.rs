@@ -44,8 +44,7 @@ impl View {
         members.dedup_by_key(|member| member.id);
         members.truncate(MEMBERS_MAX);
         let fold = |epoch, member: &Member| {
-            let parts =
-                [member.id.0, member.incarnation.0, u64::from(member.weight), member.state as u64];
+            let parts = [member.id.0, member.incarnation.0, u64::from(member.weight), member.state as u64];
             parts.into_iter().fold(epoch, |epoch, part| mix(epoch ^ part))
         };
         let epoch = members.iter().fold(0, fold);

@@ -7,6 +7,7 @@
 //!   [`account`] (hits and losses), [`policy`] (names of policies)
 //! - many at once: [`capacity`] (sizes as people write them), [`grid`] (traces x policies x sizes, in parallel)
 //! - many engines: [`routing`] (who runs which request)
+//! - many hosts: [`cluster`] (each with a pool, and pages that go from one to the other)
 //! - output: [`render`] (table, CSV, JSON), [`plot`] (SVG)
 //! - [`limits`]
 
@@ -16,6 +17,7 @@ pub mod account;
 pub mod assemble;
 pub mod bounds;
 pub mod capacity;
+pub mod cluster;
 pub mod derive;
 pub mod device;
 pub mod drive;

@@ -32,6 +32,8 @@ pub const PRIVATE_POOLS_MAX: u32 = 4096;
 pub const OFFLOAD_CALL_PAGES_MAX: usize = 4096;
 /// Times one request asks again for slots that were busy.
 pub const RETRIES_MAX: usize = 64;
+/// Messages that one request of a simulated cluster may lead to.
+pub const CLUSTER_STEPS_MAX: usize = 1 << 16;
 /// A request belongs to the session of the last block it found only if it found more than so many: fewer are what a
 /// shared system prompt gives to everybody.
 pub const SHARED_HEAD_BLOCKS_MAX: usize = 2;

@@ -92,7 +92,12 @@ pub fn table(trace: &str, engines: u32, pages_each: u64, outcomes: &[RouteOutcom
 }
 
 /// Which engine runs each request.
-fn assign(trace: &Trace, engines: u32, pages_each: u64, routing: Routing) -> Result<Vec<u32>, RouteError> {
+pub(crate) fn assign(
+    trace: &Trace,
+    engines: u32,
+    pages_each: u64,
+    routing: Routing,
+) -> Result<Vec<u32>, RouteError> {
     let names: Vec<String> = (0..engines).map(|at| format!("engine-{at}")).collect();
     let mut candidates = Vec::with_capacity(names.len());
     for name in &names {
@@ -136,7 +141,8 @@ fn assign(trace: &Trace, engines: u32, pages_each: u64, routing: Routing) -> Res
     Ok(chosen)
 }
 
-fn outcome(
+/// Plays the caches of one way to route.
+pub(crate) fn outcome(
     trace: &Trace,
     engines: u32,
     pages_each: u64,
@@ -144,17 +150,7 @@ fn outcome(
     routing: Routing,
     homes: &[u32],
 ) -> Result<RouteOutcome, SimError> {
-    let (page_bytes, speed) = (1, Speed { read_bytes_s: None, write_bytes_s: None });
-    let admission = Admission::default();
-    let model = PoolModel {
-        dram_pages: pages_each,
-        nvme_pages: 0,
-        policy,
-        hints: None,
-        page_bytes,
-        speed,
-        admission,
-    };
+    let model = model_of(pages_each, policy);
     let (mut blocks, mut hits, mut infinite) = (0, 0, 0);
     let mut computed = Vec::new();
     let mut windows = vec![vec![0u64; engines as usize]; WINDOWS];
@@ -184,11 +180,24 @@ fn outcome(
     })
 }
 
+/// A pool of so many pages, all in DRAM.
+pub(crate) fn model_of(pages: u64, policy: Policy) -> PoolModel {
+    PoolModel {
+        dram_pages: pages,
+        nvme_pages: 0,
+        policy,
+        hints: None,
+        page_bytes: 1,
+        speed: Speed { read_bytes_s: None, write_bytes_s: None },
+        admission: Admission::default(),
+    }
+}
+
 /// Windows of the trace in which the load is compared.
 const WINDOWS: usize = 100;
 
 /// The largest against the mean; none: all are 0.
-fn imbalance(loads: &[u64]) -> Option<f64> {
+pub(crate) fn imbalance(loads: &[u64]) -> Option<f64> {
     let sum: u64 = loads.iter().sum();
     let largest = loads.iter().copied().max().unwrap_or(0);
     (sum > 0).then(|| largest as f64 * loads.len() as f64 / sum as f64)

@@ -15,7 +15,7 @@ use turnkv_sim::grid::{Cell, Machine, Workload, run_grid};
 use turnkv_sim::hints::HintRules;
 use turnkv_sim::policy::{self, Policy};
 use turnkv_sim::trace::Trace;
-use turnkv_sim::{plot, render, routing};
+use turnkv_sim::{cluster, plot, render, routing};
 
 /// What to simulate.
 #[derive(Args)]
@@ -56,6 +56,10 @@ pub(crate) struct SimulateArguments {
     /// of them, and the first size.
     #[arg(long)]
     routes: bool,
+    /// Compare so many hosts with private pools, the same as a cluster, and one pool of all their DRAM, under each way to route;
+    /// the first policy, and the first size, which is that of all hosts together.
+    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["private", "routes"], value_parser = clap::value_parser!(u32).range(1..=256))]
+    cluster: Option<u32>,
     /// Bytes of KV cache a token has in the real model: sizes in bytes need it, and NVMe's times.
     #[arg(long)]
     bytes_per_token: Option<u64>,
@@ -106,6 +110,9 @@ pub(crate) fn run(arguments: &SimulateArguments) -> anyhow::Result<()> {
     if arguments.routes {
         return routes(arguments, &cells[0]);
     }
+    if let Some(hosts) = arguments.cluster {
+        return clusters(arguments, hosts, &cells[0]);
+    }
     let machine = Machine {
         bytes_per_token: arguments.bytes_per_token.unwrap_or(1),
         speed: Speed {
@@ -150,16 +157,34 @@ pub(crate) fn run(arguments: &SimulateArguments) -> anyhow::Result<()> {
 
 /// The table of ways to route, for every trace.
 fn routes(arguments: &SimulateArguments, cell: &Cell) -> anyhow::Result<()> {
+    let engines = arguments.private;
     for trace in traces(arguments)? {
-        let bytes_per_token = arguments.bytes_per_token.unwrap_or(1);
-        let pages = cell.dram.pages(u64::from(trace.unique_blocks), trace.block_tokens, bytes_per_token);
-        let each = (pages / u64::from(arguments.private)).max(1);
-        let name = trace.name.clone();
-        let outcomes = routing::compare(trace, arguments.private, each, cell.policy)?;
-        let table = routing::table(&name, arguments.private, each, &outcomes);
+        let (name, each) = (trace.name.clone(), pages_each(arguments, cell, &trace, engines));
+        let outcomes = routing::compare(trace, engines, each, cell.policy)?;
+        let table = routing::table(&name, engines, each, &outcomes);
         write_text(Path::new("-"), &format!("{table}\n"))?;
     }
     Ok(())
+}
+
+/// The table of private pools, a cluster and one pool, for every trace.
+fn clusters(arguments: &SimulateArguments, hosts: u32, cell: &Cell) -> anyhow::Result<()> {
+    for trace in traces(arguments)? {
+        let (name, each) = (trace.name.clone(), pages_each(arguments, cell, &trace, hosts));
+        let block_bytes =
+            arguments.bytes_per_token.map(|bytes| bytes.saturating_mul(trace.block_tokens.into()));
+        let outcomes = cluster::compare(trace, hosts, each, cell.policy)?;
+        let table = cluster::table(&name, hosts, each, block_bytes, &outcomes);
+        write_text(Path::new("-"), &format!("{table}\n"))?;
+    }
+    Ok(())
+}
+
+/// The share of DRAM that each of some pools has.
+fn pages_each(arguments: &SimulateArguments, cell: &Cell, trace: &Trace, pools: u32) -> u64 {
+    let bytes_per_token = arguments.bytes_per_token.unwrap_or(1);
+    let pages = cell.dram.pages(u64::from(trace.unique_blocks), trace.block_tokens, bytes_per_token);
+    (pages / u64::from(pools)).max(1)
 }
 
 /// Every policy with every size, and with hints as well where they can matter.

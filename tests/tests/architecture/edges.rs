@@ -39,7 +39,7 @@ const IO_AND_RPC: [&str; 13] = [
     "tower",
 ];
 
-const RULES: [Rule; 14] = [
+const RULES: [Rule; 15] = [
     Rule { name: "turnkv-codec", ours: &[], others: Others::Only(&["thiserror", "zstd"]), wire: false },
     Rule { name: "turnkv-proto", ours: &[], others: Others::Not(&IO_AND_RPC), wire: true },
     Rule { name: "turnkv-transfer", ours: &[], others: Others::Not(&RPC), wire: false },
@@ -56,8 +56,14 @@ const RULES: [Rule; 14] = [
         wire: false,
     },
     Rule {
+        name: "turnkv-cluster",
+        ours: &["turnkv-proto"],
+        others: Others::Only(&["hashbrown", "sha2"]),
+        wire: false,
+    },
+    Rule {
         name: "turnkv-sim",
-        ours: &["turnkv-pool", "turnkv-proto", "turnkv-router"],
+        ours: &["turnkv-cluster", "turnkv-pool", "turnkv-proto", "turnkv-router"],
         others: Others::Only(&["flate2", "serde", "serde_json", "thiserror"]),
         wire: false,
     },

@@ -3,7 +3,7 @@
 
 use crate::etcd::EtcdFault;
 use crate::world::{ROUND_MS, World};
-use turnkv_cluster::limits::{CALLS_MAX, GENERATION_ROUNDS, SHRUNK_ROUNDS, SWEEP_ROUNDS, BACK_AFTER_ROUNDS};
+use turnkv_cluster::limits::{BACK_AFTER_ROUNDS, CALLS_MAX, GENERATION_ROUNDS, SHRUNK_ROUNDS, SWEEP_ROUNDS};
 use turnkv_cluster::{Tip, authorities};
 
 /// Rounds after the last fault in which everything is right again: a view is believed, a member that was away is back, what is
@@ -36,7 +36,8 @@ impl World {
 
     /// Some rounds later: all see the same, and the first authority of a session names the best of those that have it.
     pub(crate) fn check_right(&self) {
-        let views: Vec<_> = self.hosts.iter().map(|host| host.member.as_ref().expect("it lives").view()).collect();
+        let views: Vec<_> =
+            self.hosts.iter().map(|host| host.member.as_ref().expect("it lives").view()).collect();
         for view in &views {
             assert_eq!(view.members().len(), self.hosts.len(), "{:?}", view.members());
             assert_eq!(view.epoch(), views[0].epoch());
@@ -44,7 +45,8 @@ impl World {
         for (at, session) in self.sessions.iter().enumerate() {
             let best = self.best_home(at);
             let first = authorities(views[0], 42, &session.key.0)[0].expect("somebody serves");
-            let first = self.host_of(first).and_then(|host| self.hosts[host].member.as_ref()).expect("it lives");
+            let first =
+                self.host_of(first).and_then(|host| self.hosts[host].member.as_ref()).expect("it lives");
             let named = first.directory().tip(&session.key, views[0]);
             assert_eq!(named, best, "session {at}: what its authority says, and where it is");
         }

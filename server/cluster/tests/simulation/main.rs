@@ -31,12 +31,17 @@ fn no_promise_is_broken() {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in KEPT.into_iter().chain(first..first + seeds) {
         match catch_unwind(|| play(seed, STEPS)) {
-            Ok(played) => played.counts.into_iter().for_each(|(what, count)| *counts.entry(what).or_default() += count),
-            Err(_) => panic!("seed {seed} breaks a promise, with {} steps already: TURNKV_CLUSTER_FIRST={seed} TURNKV_CLUSTER_SEEDS=1", shortest(seed)),
+            Ok(played) => {
+                played.counts.into_iter().for_each(|(what, count)| *counts.entry(what).or_default() += count)
+            }
+            Err(_) => panic!(
+                "seed {seed} breaks a promise, with {} steps already: TURNKV_CLUSTER_FIRST={seed} TURNKV_CLUSTER_SEEDS=1",
+                shortest(seed)
+            ),
         }
     }
     println!("{seeds} seeds from {first}, directory right within {RIGHT_AFTER_ROUNDS} rounds: {counts:?}");
-    assert!(counts.get("turns at home").is_some() && counts.get("pulls").is_some(), "{counts:?}");
+    assert!(counts.contains_key("turns at home") && counts.contains_key("pulls"), "{counts:?}");
 }
 
 #[test]

@@ -19,7 +19,13 @@ pub(crate) fn content(hash: &BlockHash) -> u64 {
 
 impl PoolModel {
     /// Keeps a session's pages. Returns the sessions that left for it.
-    pub(crate) fn keep(&mut self, session: usize, turn: u32, pages: Vec<Page>, pages_max: usize) -> Vec<usize> {
+    pub(crate) fn keep(
+        &mut self,
+        session: usize,
+        turn: u32,
+        pages: Vec<Page>,
+        pages_max: usize,
+    ) -> Vec<usize> {
         self.sessions.retain(|(other, _, _)| *other != session);
         self.sessions.push((session, turn, pages));
         let mut left = Vec::new();
@@ -48,14 +54,17 @@ impl PoolModel {
 
     /// The leading pages of a prefix that are here.
     pub(crate) fn leading(&self, hashes: &[BlockHash]) -> Vec<Page> {
-        let of = |pages: &[Page]| pages.iter().zip(hashes).take_while(|(page, hash)| page.0 == **hash).count();
+        let of =
+            |pages: &[Page]| pages.iter().zip(hashes).take_while(|(page, hash)| page.0 == **hash).count();
         let best = self.sessions.iter().max_by_key(|(_, _, pages)| of(pages));
         best.map_or_else(Vec::new, |(_, _, pages)| pages[..of(pages)].to_vec())
     }
 
     /// Leading ones of a sample that are here.
     pub(crate) fn count(&self, sample: &[BlockHash]) -> usize {
-        let here = |hash: &&BlockHash| self.sessions.iter().any(|(_, _, pages)| pages.iter().any(|page| page.0 == **hash));
+        let here = |hash: &&BlockHash| {
+            self.sessions.iter().any(|(_, _, pages)| pages.iter().any(|page| page.0 == **hash))
+        };
         sample.iter().take_while(here).count()
     }
 

@@ -42,10 +42,16 @@ impl World {
         self.call(number, |member, now| member.turn_began(key, told, now));
     }
 
-    fn call(&mut self, number: u64, act: impl FnOnce(&mut turnkv_cluster::ClusterMember, u64) -> (CallId, turnkv_cluster::Effects)) {
+    fn call(
+        &mut self,
+        number: u64,
+        act: impl FnOnce(&mut turnkv_cluster::ClusterMember, u64) -> (CallId, turnkv_cluster::Effects),
+    ) {
         let Some(host) = self.turns.get(&number).map(|turn| turn.host) else { return };
         let now = self.now + self.hosts[host].skew;
-        let Some((call, effects)) = self.hosts[host].member.as_mut().map(|member| act(member, now)) else { return };
+        let Some((call, effects)) = self.hosts[host].member.as_mut().map(|member| act(member, now)) else {
+            return;
+        };
         if let Some(turn) = self.turns.get_mut(&number) {
             (turn.call, turn.since) = (Some(call), self.now);
         }
@@ -56,7 +62,11 @@ impl World {
         let found = self.turns.iter().find(|(_, turn)| turn.host == host && turn.call == Some(call));
         let Some((number, turn)) = found.map(|(number, turn)| (*number, turn)) else { return };
         let bound = if turn.looked { LOOKUP_MS } else { FIND_MS };
-        assert!(self.now <= turn.since + bound + 1, "decided {} ms after it was asked", self.now - turn.since);
+        assert!(
+            self.now <= turn.since + bound + 1,
+            "decided {} ms after it was asked",
+            self.now - turn.since
+        );
         self.go_on(number, decision);
     }
 
@@ -80,7 +90,8 @@ impl World {
                 turn.from = None;
                 let hashes = self.sessions[session].hashes.clone();
                 let local = self.hosts[host].pool.leading(&hashes).len();
-                let hint = self.random.chance(200).then(|| self.random.below(self.hosts.len() as u64) as usize);
+                let hint =
+                    self.random.chance(200).then(|| self.random.below(self.hosts.len() as u64) as usize);
                 let hint = hint.map(|hint| self.hosts[hint].life.member);
                 let ask = PrefixAsk { namespace: NAMESPACE, hashes, local, hint };
                 self.call(number, |member, now| member.lookup(ask, now));
@@ -89,7 +100,14 @@ impl World {
         }
     }
 
-    fn pull(&mut self, number: u64, to: turnkv_cluster::MemberId, session: usize, of: Option<Life>, pages: usize) {
+    fn pull(
+        &mut self,
+        number: u64,
+        to: turnkv_cluster::MemberId,
+        session: usize,
+        of: Option<Life>,
+        pages: usize,
+    ) {
         let Some(turn) = self.turns.get_mut(&number) else { return };
         let (host, redirects) = (turn.host, turn.redirects);
         turn.since = self.now;
@@ -100,14 +118,23 @@ impl World {
     }
 
     /// The home's end of a pull: a client's reload, of a session or of a prefix.
-    pub(crate) fn pull_asked(&mut self, number: u64, to: usize, session: usize, of: Option<Life>, pages: usize) {
+    pub(crate) fn pull_asked(
+        &mut self,
+        number: u64,
+        to: usize,
+        session: usize,
+        of: Option<Life>,
+        pages: usize,
+    ) {
         let Some(from) = self.turns.get(&number).map(|turn| turn.host) else { return };
         let Some(member) = self.hosts[to].member.as_ref() else { return };
         let key = self.sessions[session].key;
         let (mut found, mut not_home) = (Vec::new(), None);
         match member.whose(&key) {
             _ if of.is_none() => found = self.hosts[to].pool.leading(&self.sessions[session].hashes),
-            Whose::Here => found = self.hosts[to].pool.get(session).map_or_else(Vec::new, |(_, pages)| pages.to_vec()),
+            Whose::Here => {
+                found = self.hosts[to].pool.get(session).map_or_else(Vec::new, |(_, pages)| pages.to_vec())
+            }
             Whose::Elsewhere(tip) => not_home = Some(Some(tip)),
             Whose::Unknown => not_home = Some(None),
         }
@@ -180,7 +207,12 @@ impl World {
         if pages.len() == hashes.len() {
             self.count("turns found whole");
         }
-        assert!(!self.plan.is_calm() || pages.len() == hashes.len(), "{} of {} pages, and nothing had failed", pages.len(), hashes.len());
+        assert!(
+            !self.plan.is_calm() || pages.len() == hashes.len(),
+            "{} of {} pages, and nothing had failed",
+            pages.len(),
+            hashes.len()
+        );
         if turn.probe {
             self.check_found(session, pages.len());
         } else {

@@ -8,7 +8,8 @@ use crate::random::{Random, mix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use turnkv_cluster::{
-    CallId, ClusterConfig, ClusterMember, Effects, Envelope, Kept, Life, MemberId, Notice, Observation, Probe, SessionKey, Tip,
+    CallId, ClusterConfig, ClusterMember, Effects, Envelope, Kept, Life, MemberId, Notice, Observation,
+    Probe, SessionKey, Tip,
 };
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
@@ -111,7 +112,13 @@ impl World {
         for host in 0..plan.members as usize {
             let id = MemberId(mix(host as u64 + 1));
             let life = Life { member: id, incarnation: turnkv_cluster::Incarnation(0) };
-            world.hosts.push(Host { member: None, life, pool: PoolModel::default(), skew: 0, superseded: false });
+            world.hosts.push(Host {
+                member: None,
+                life,
+                pool: PoolModel::default(),
+                skew: 0,
+                superseded: false,
+            });
             world.start(host);
             world.schedule(host as u64 * 130, Event::Round(host));
         }
@@ -135,7 +142,8 @@ impl World {
         let own = Life { member: id, incarnation };
         self.hosts[host].life = own;
         self.hosts[host].superseded = false;
-        self.hosts[host].member = Some(ClusterMember::new(ClusterConfig { own, weight: 1 + host as u32 % 3, seed: 42 }));
+        self.hosts[host].member =
+            Some(ClusterMember::new(ClusterConfig { own, weight: 1 + host as u32 % 3, seed: 42 }));
         let kept: Vec<(usize, u32, Vec<BlockHash>)> = self.hosts[host]
             .pool
             .sessions()
@@ -146,7 +154,14 @@ impl World {
         }
     }
 
-    pub(crate) fn became_home(&mut self, host: usize, session: usize, turn: u32, hashes: &[BlockHash], before: Option<Tip>) {
+    pub(crate) fn became_home(
+        &mut self,
+        host: usize,
+        session: usize,
+        turn: u32,
+        hashes: &[BlockHash],
+        before: Option<Tip>,
+    ) {
         let kept = Kept { session: self.sessions[session].key, turn, namespace: NAMESPACE, hashes };
         self.at(host, |member, now| member.turn_ended(kept, before, now));
     }
@@ -208,7 +223,9 @@ impl World {
     }
 
     fn asked(&mut self, from: usize, probe: Probe) {
-        let Some(to) = self.host_of(probe.member).filter(|to| self.hosts[*to].member.is_some()) else { return };
+        let Some(to) = self.host_of(probe.member).filter(|to| self.hosts[*to].member.is_some()) else {
+            return;
+        };
         let present = self.hosts[to].pool.count(&probe.hashes);
         let life = self.hosts[from].life;
         let answer = Event::Answer { to: from, life, call: probe.call, member: probe.member, present };
@@ -234,7 +251,8 @@ impl World {
     /// A process is gone: with its calls, and the turns of the engine beside it.
     pub(crate) fn crash(&mut self, host: usize) {
         self.hosts[host].member = None;
-        let gone: Vec<u64> = self.turns.iter().filter(|(_, turn)| turn.host == host).map(|(turn, _)| *turn).collect();
+        let gone: Vec<u64> =
+            self.turns.iter().filter(|(_, turn)| turn.host == host).map(|(turn, _)| *turn).collect();
         for turn in gone.iter().filter_map(|turn| self.turns.remove(turn)) {
             self.sessions[turn.session].busy = false;
         }

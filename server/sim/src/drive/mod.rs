@@ -7,6 +7,7 @@
 //!                                     \--reads landed, all reloaded--> offload, end_turn
 //! ```
 
+mod host;
 mod nvme;
 
 use crate::account::Counts;
@@ -116,7 +117,8 @@ pub fn replay_curve(
     Ok((replay.counts, replay.pool.miss_ratio_curve(replay.ns, end).map_err(refused)?))
 }
 
-struct Replay<'a> {
+/// One pool and its stream under way.
+pub(crate) struct Replay<'a> {
     trace: &'a Trace,
     stream: &'a [u32],
     history: &'a History,
@@ -132,7 +134,7 @@ struct Replay<'a> {
     reads: HashMap<PageKey, Now>,
     events: BTreeMap<(Now, u64), Event>,
     event_number: u64,
-    counts: Counts,
+    pub(crate) counts: Counts,
 }
 
 enum Event {
@@ -164,7 +166,7 @@ struct Turn {
 }
 
 impl<'a> Replay<'a> {
-    fn new(
+    pub(crate) fn new(
         trace: &'a Trace,
         stream: &'a [u32],
         history: &'a History,
@@ -212,10 +214,7 @@ impl<'a> Replay<'a> {
 
     fn run(&mut self, tick: &mut impl FnMut()) -> Result<(), SimError> {
         for (position, at) in self.stream.iter().enumerate() {
-            let now = self.trace.requests[*at as usize].at_ms;
-            self.run_events(now)?;
-            self.begin_turn(position, now)?;
-            self.run_events(now)?;
+            self.arrive(position, self.trace.requests[*at as usize].at_ms)?;
             tick();
         }
         self.run_events(Now::MAX)?;
@@ -257,8 +256,7 @@ impl<'a> Replay<'a> {
         if let (Some(at), Some(session)) = (advice.close_at, known) {
             self.schedule(at, Event::Close(session));
         }
-        let session =
-            known.map_or_else(|| session_id('r', position), |at| self.sessions[at as usize].clone());
+        let session = self.name_of(position);
         let hashes: Vec<BlockHash> = self.trace.blocks(request).iter().map(|block| hash_of(*block)).collect();
         while !self.pool.expire(now) {}
         self.pool.maintain(now);
@@ -324,7 +322,7 @@ impl<'a> Replay<'a> {
 
     fn finish_turn(&mut self, turn: &Turn, now: Now) -> Result<(), SimError> {
         self.count(turn, now);
-        self.offload(turn, now)?;
+        self.offload(turn.position, &turn.session, &turn.hashes, turn.hits, now)?;
         let end = EndTurn {
             keep: 0,
             hashes: &turn.hashes,
@@ -348,28 +346,33 @@ impl<'a> Replay<'a> {
     }
 
     /// Offloads what was not reloaded, in calls of bounded size.
-    fn offload(&mut self, turn: &Turn, now: Now) -> Result<(), SimError> {
-        let hashes = &turn.hashes;
-        let (mut from, mut again) = (turn.hits, 0);
+    fn offload(
+        &mut self,
+        position: usize,
+        session: &SessionId,
+        hashes: &[BlockHash],
+        mut from: usize,
+        now: Now,
+    ) -> Result<(), SimError> {
+        let mut again = 0;
         while from < hashes.len() {
             let end = hashes.len().min(from + OFFLOAD_CALL_PAGES_MAX);
             let ask = OffloadAsk {
                 ns: self.ns,
-                session: Some(&turn.session),
+                session: Some(session),
                 parent: from.checked_sub(1).map(|at| hashes[at]),
                 hashes: &hashes[from..end],
                 shards: Shards::one(0),
                 tail_tokens: 0,
                 client: CLIENT,
             };
-            let plan =
-                self.pool.begin_offload(ask, now).map_err(self.refused(turn.position, "begin_offload"))?;
+            let plan = self.pool.begin_offload(ask, now).map_err(self.refused(position, "begin_offload"))?;
             let granted = |(_, outcome): &(usize, &Outcome)| matches!(outcome, Outcome::Granted(_));
             let filled = plan.outcomes.iter().enumerate().filter(granted).map(|(at, _)| (at as u32, 0));
             let filled: Vec<(u32, u64)> = filled.collect();
             if let Some(lease) = plan.lease {
                 let done = self.pool.commit_offload(lease, CLIENT, &filled, now);
-                let done = done.map_err(self.refused(turn.position, "commit_offload"))?;
+                let done = done.map_err(self.refused(position, "commit_offload"))?;
                 self.counts.stored += done.kept.len() as u64;
             }
             self.pump_writes(now);
