@@ -93,6 +93,12 @@ simulate-faults: tools
 	@$(call say,'fault simulation of the whole server: $(SEEDS) seeds from $(FIRST)')
 	@TURNKV_SIMULATION_SEEDS=$(SEEDS) TURNKV_SIMULATION_FIRST=$(FIRST) cargo test --locked --profile simulation --package turnkv-tests --test simulation no_promise_is_broken -- --nocapture
 
+# Members of a cluster with a network, etcd and an archive that fail, for long: SEEDS seeds from FIRST on.
+.PHONY: simulate-cluster
+simulate-cluster: tools
+	@$(call say,'fault simulation of a cluster: $(SEEDS) seeds from $(FIRST)')
+	@TURNKV_CLUSTER_SEEDS=$(SEEDS) TURNKV_CLUSTER_FIRST=$(FIRST) cargo test --locked --profile simulation --package turnkv-cluster --test simulation no_promise_is_broken -- --nocapture
+
 # Pages over a network that fails, for long: NETWORK_SEEDS seeds from FIRST on, some minutes for 2,000; and 10,000 broken handshakes.
 NETWORK_SEEDS := 2000
 .PHONY: simulate-network

@@ -1,0 +1,200 @@
+//! What broke others, each as a case: views that shrink, empty or old ones, lives that are over, links that flap, keys that
+//! move. Must not know: how a member decides.
+#![allow(clippy::expect_used, reason = "a test says what it expected by failing")]
+#![forbid(unsafe_code)]
+
+use turnkv_cluster::limits::{AWAY_AFTER_ROUNDS, BACK_AFTER_ROUNDS, GENERATION_ROUNDS, SHRUNK_ROUNDS};
+use turnkv_cluster::{
+    ClusterConfig, ClusterMember, Directory, Envelope, Hysteresis, Incarnation, Life, Member, MemberId,
+    MemberState, Message, Notice, Observation, PrefixKey, SessionKey, Tip, View, ViewGuard, Viewed,
+    authorities,
+};
+
+fn member(id: u64) -> Member {
+    Member { id: MemberId(id), incarnation: Incarnation(1), weight: 1, state: MemberState::Serving }
+}
+
+fn seen(ids: impl IntoIterator<Item = u64>) -> Observation {
+    Observation::Members(ids.into_iter().map(member).collect())
+}
+
+fn life(id: u64, incarnation: u64) -> Life {
+    Life { member: MemberId(id), incarnation: Incarnation(incarnation) }
+}
+
+fn key(at: u64) -> SessionKey {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+    key[8..].copy_from_slice(&at.to_le_bytes());
+    SessionKey(key)
+}
+
+#[test]
+fn an_empty_or_halved_view_is_believed_in_the_third_round() {
+    for shrunk in [vec![], vec![0, 1, 2]] {
+        let mut guard = ViewGuard::default();
+        assert_eq!(guard.observe(seen(0..8)), Viewed::Changed);
+        for round in 1..SHRUNK_ROUNDS {
+            assert_eq!(guard.observe(seen(shrunk.clone())), Viewed::Held(round));
+            assert_eq!(guard.view().members().len(), 8);
+        }
+        // A round in which it cannot be read says nothing, either way.
+        assert_eq!(guard.observe(Observation::Unreachable), Viewed::Same);
+        assert_eq!(guard.observe(seen(shrunk.clone())), Viewed::Changed);
+        assert_eq!(guard.view().members().len(), shrunk.len());
+    }
+}
+
+#[test]
+fn one_good_round_forgets_the_bad_ones() {
+    let mut guard = ViewGuard::default();
+    for _ in 0..5 {
+        let _ = guard.observe(seen(0..8));
+        assert_eq!(guard.observe(seen([])), Viewed::Held(1));
+        assert_eq!(guard.observe(seen([])), Viewed::Held(2));
+    }
+    assert_eq!(guard.observe(seen(0..5)), Viewed::Changed, "more than half is believed at once");
+}
+
+#[test]
+fn the_epoch_is_that_of_the_set() {
+    let (one, two) = (View::of((0..5).map(member).collect()), View::of((0..5).rev().map(member).collect()));
+    assert_eq!(one.epoch(), two.epoch());
+    let restarted = Member { incarnation: Incarnation(2), ..member(3) };
+    let again = View::of((0..5).map(|id| if id == 3 { restarted } else { member(id) }).collect());
+    assert_ne!(one.epoch(), again.epoch(), "what it knew is gone");
+    assert_ne!(one.epoch(), View::of((0..4).map(member).collect()).epoch());
+}
+
+#[test]
+fn an_old_view_begins_no_life_again() {
+    let mut guard = ViewGuard::default();
+    let later = Member { incarnation: Incarnation(5), ..member(2) };
+    let _ = guard.observe(Observation::Members(vec![member(1), later]));
+    assert_eq!(guard.observe(seen([1, 2])), Viewed::Same, "the earlier life is not believed");
+    assert_eq!(guard.over(), [life(2, 5)]);
+    assert_eq!(guard.fence(life(2, 4)), Some(Incarnation(5)));
+    assert_eq!(guard.fence(life(2, 5)), None);
+}
+
+#[test]
+fn a_link_that_flaps_takes_nobody_out() {
+    let mut health = Hysteresis::default();
+    for round in 0..100 {
+        assert!(!health.note(round % 3 != 0), "one bad round of three");
+    }
+    let gone = (0..AWAY_AFTER_ROUNDS).map(|_| health.note(false)).last();
+    assert_eq!(gone, Some(true));
+    for _ in 0..10 {
+        let back: Vec<bool> = (1..BACK_AFTER_ROUNDS).map(|_| health.note(true)).collect();
+        assert!(back.iter().all(|away| *away) && health.note(false), "it is back only when it stays");
+    }
+    let back = (0..BACK_AFTER_ROUNDS).map(|_| health.note(true)).last();
+    assert_eq!(back, Some(false));
+}
+
+#[test]
+fn whoever_leaves_takes_only_its_own_keys_along() {
+    let weighted = |id| Member { weight: 1 + id as u32 % 3, ..member(id) };
+    let all = View::of((0..9).map(weighted).collect());
+    let fewer = View::of((0..9).filter(|id| *id != 4).map(weighted).collect());
+    let mut counts = [0u32; 9];
+    for at in 0..18_000 {
+        let (before, after) = (authorities(&all, 7, &key(at).0), authorities(&fewer, 7, &key(at).0));
+        let first = before[0].expect("somebody serves");
+        counts[first.0 as usize] += 1;
+        assert_ne!(before[0], before[1]);
+        // The second in rank is the next authority: it has been told already.
+        assert_eq!(after[0], if first == MemberId(4) { before[1] } else { before[0] });
+    }
+    for (id, count) in counts.iter().enumerate() {
+        let wanted = 1000 * (1 + id as u32 % 3);
+        assert!(count.abs_diff(wanted) < wanted / 5, "{counts:?}");
+    }
+    assert_eq!(authorities(&View::default(), 7, &key(1).0), [None, None]);
+}
+
+#[test]
+fn a_session_costs_an_authority_about_a_hundred_bytes() {
+    let mut directory = Directory::default();
+    let view = View::of((0..8).map(member).collect());
+    let sessions = 200_000;
+    for at in 0..sessions {
+        let tip = Tip { home: life(at % 8, 1), turn: 1, pages: 100 };
+        assert_eq!(directory.publish(key(at), tip, &view), None);
+    }
+    let bytes = directory.bytes() as u64 / sessions;
+    assert!((40..=110).contains(&bytes), "{bytes} bytes a session");
+    assert_eq!(directory.tips() as u64, sessions);
+}
+
+#[test]
+fn the_later_turn_is_believed_in_any_order() {
+    let view = View::of((0..3).map(member).collect());
+    let (early, late) =
+        (Tip { home: life(1, 1), turn: 4, pages: 9 }, Tip { home: life(2, 1), turn: 5, pages: 9 });
+    let (mut one, mut two) = (Directory::default(), Directory::default());
+    assert_eq!((one.publish(key(1), early, &view), one.publish(key(1), late, &view)), (None, None));
+    assert_eq!((two.publish(key(1), late, &view), two.publish(key(1), early, &view)), (None, Some(late)));
+    assert_eq!((one.tip(&key(1), &view), two.tip(&key(1), &view)), (Some(late), Some(late)));
+    // The home of the later one began a new life: what it said does not count, and the earlier one may be said again.
+    let restarted = Member { incarnation: Incarnation(2), ..member(2) };
+    let view = View::of(vec![member(0), member(1), restarted]);
+    assert_eq!(two.tip(&key(1), &view), None);
+    assert_eq!(two.publish(key(1), early, &view), None);
+    assert_eq!(two.tip(&key(1), &view), Some(early));
+}
+
+#[test]
+fn what_is_not_published_again_is_gone_after_two_generations() {
+    let view = View::of((0..3).map(member).collect());
+    let mut directory = Directory::default();
+    let (kept, gone) = (PrefixKey([1; 16]), PrefixKey([2; 16]));
+    directory.publish_post(gone, life(1, 1), &view);
+    for _ in 0..2 {
+        directory.publish_post(kept, life(1, 1), &view);
+        directory.age();
+    }
+    directory.publish_post(kept, life(2, 1), &view);
+    assert_eq!((directory.holder(&kept, &view), directory.holder(&gone, &view)), (Some(life(2, 1)), None));
+    // A hot prefix has a second holder, for when the first is gone.
+    let fewer = View::of(vec![member(0), member(1)]);
+    assert_eq!((directory.holder(&kept, &fewer), directory.posts()), (Some(life(1, 1)), 1));
+    const { assert!(GENERATION_ROUNDS >= 60) };
+}
+
+fn own(incarnation: u64) -> ClusterMember {
+    ClusterMember::new(ClusterConfig { own: life(0, incarnation), weight: 1, seed: 1 })
+}
+
+#[test]
+fn every_round_puts_the_own_key_and_an_empty_ring_is_said_loudly() {
+    let mut member = own(3);
+    let effects = member.round(seen([]), true, 0);
+    assert_eq!(effects.put_own.map(|own| (own.id, own.incarnation)), Some((MemberId(0), Incarnation(3))));
+    assert!(effects.notices.contains(&Notice::EmptyView));
+    member.drain();
+    let effects = member.round(seen(0..3), true, 1000);
+    assert_eq!(effects.put_own.map(|own| own.state), Some(MemberState::Draining));
+    assert!(!effects.notices.contains(&Notice::EmptyView));
+}
+
+#[test]
+fn whoever_speaks_for_a_life_that_is_over_is_told() {
+    let mut member = own(1);
+    let _ = member.round(
+        Observation::Members(vec![Member { incarnation: Incarnation(4), ..self::member(1) }]),
+        true,
+        0,
+    );
+    let tip = Tip { home: life(1, 3), turn: 9, pages: 9 };
+    let message = Message::Publish { tips: vec![(key(1), tip)], posts: Vec::new() };
+    let effects = member.receive(Envelope { from: life(1, 3), to: MemberId(0), message }, 0);
+    assert_eq!(effects.notices, [Notice::Fenced(MemberId(1))]);
+    assert_eq!(effects.send[0].message, Message::Over { latest: Incarnation(4) });
+    assert_eq!(member.directory().tips(), 0);
+    // And whoever is told so itself says that it has to begin again.
+    let over =
+        Envelope { from: life(1, 4), to: MemberId(0), message: Message::Over { latest: Incarnation(2) } };
+    assert_eq!(member.receive(over, 0).notices, [Notice::Superseded(Incarnation(2))]);
+}
