@@ -54,6 +54,24 @@ fn admission_is_set_in_the_words_of_the_server() -> Result<()> {
 }
 
 #[test]
+fn a_cluster_stands_beside_private_pools_and_one_pool() -> Result<()> {
+    let sizes = ["--requests", "200", "--policy", "gittins", "--dram", "800", "--cluster", "4"];
+    let output = simulate(&[["--generate", "agentic"].as_slice(), &sizes].concat())?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(text.starts_with("agentic, 4 hosts of 200 blocks"), "{text}");
+    let robin = text.lines().find(|line| line.starts_with("| round robin |")).context("no round robin")?;
+    let figures: Vec<f64> = robin.split('|').filter_map(|cell| cell.trim().parse().ok()).collect();
+    let [private, cluster, ..] = figures[..] else { anyhow::bail!("{robin}") };
+    ensure!(figures.len() == 7 && cluster > private, "{robin}");
+    let refused = simulate(&["--generate", "agentic", "--cluster", "4", "--private", "2"])?;
+    ensure!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("cannot be used with")
+    );
+    Ok(())
+}
+
+#[test]
 fn bad_input_is_said_in_one_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("bad.jsonl");

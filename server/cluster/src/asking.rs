@@ -1,9 +1,9 @@
 //! Turns and lookups that begin here: whom to ask, and what comes of it. Owns: the calls' way from a question to a decision.
 //! Must not know: how one search goes on.
 
-use crate::effects::{CallId, Decision, Effects, Probe};
+use crate::effects::{Decision, Effects, Probe};
 use crate::find::{Find, FindNext};
-use crate::ids::{Life, MemberId, Now, PrefixKey, SessionKey, Tip};
+use crate::ids::{CallId, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
 use crate::limits::{CALLS_MAX, REDIRECTS_MAX};
 use crate::lookup::{Lookup, LookupNext};
 use crate::member::{Call, ClusterMember, PrefixAsk};

@@ -1,14 +1,9 @@
 //! What follows from a member's decisions. Owns: the list of it. Must not know: how any of it is carried out.
 
-use crate::ids::{Incarnation, MemberId, SessionKey, Tip};
-use crate::lookup::Held;
+use crate::ids::{CallId, Incarnation, MemberId, SessionKey, Tip};
 use crate::message::Envelope;
 use crate::view::Member;
 use turnkv_proto::{BlockHash, NamespaceId};
-
-/// A turn or a lookup under way at a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallId(pub u64);
 
 /// A question to a peer's pool: how many leading ones of these does it have? Its answer goes to `ClusterMember::counted`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +16,15 @@ pub struct Probe {
     pub namespace: NamespaceId,
     /// A sample of the prefix, in order.
     pub hashes: Vec<BlockHash>,
+}
+
+/// A peer that holds leading pages of a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// Who.
+    pub member: MemberId,
+    /// How many of them.
+    pub pages: usize,
 }
 
 /// What a call came to.

@@ -24,6 +24,10 @@ pub struct Life {
     pub incarnation: Incarnation,
 }
 
+/// A turn or a lookup under way at a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
 /// A session of a namespace, in 16 bytes. Two that agree here cost a miss: what is pulled is asked for by whole hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub [u8; 16]);

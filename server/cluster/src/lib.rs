@@ -6,7 +6,7 @@
 //! - where: `placement` (authorities of an id), `directory` (what an authority knows), `homes` (what one is home of)
 //! - asking: `find` (where a session's last turn ended), `lookup` (who holds a prefix), `search` (the gallop)
 //! - what a member does: `asking` (turns and lookups that begin here), `hearing` (what others tell it)
-//! - `message`: what members tell one another; `recent`: a map that forgets
+//! - `message`: what members tell one another; `recent`: a map that forgets; `mix`: a hash
 //! - [`limits`]
 
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ pub mod limits;
 mod lookup;
 mod member;
 mod message;
+mod mix;
 mod placement;
 mod recent;
 mod search;
@@ -31,11 +32,10 @@ mod view;
 
 pub use asking::PullError;
 pub use directory::Directory;
-pub use effects::{CallId, Decision, Effects, Notice, Probe};
+pub use effects::{Decision, Effects, Held, Notice, Probe};
 pub use guard::{Observation, ViewGuard, Viewed};
 pub use health::Hysteresis;
-pub use ids::{Incarnation, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
-pub use lookup::Held;
+pub use ids::{CallId, Incarnation, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
 pub use member::{ClusterConfig, ClusterMember, Kept, PrefixAsk, Whose};
 pub use message::{Envelope, Message};
 pub use placement::authorities;

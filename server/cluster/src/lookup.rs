@@ -8,21 +8,12 @@
 //! any  --LOOKUP_MS over--> decided: the best so far
 //! ```
 
-use crate::effects::Decision;
+use crate::effects::{Decision, Held};
 use crate::ids::{Life, MemberId, Now, PrefixKey};
 use crate::limits::{ASK_ALL_MAX, ASK_MS, LOOKUP_MS, POST_EVERY, POST_PROBES_MAX, SAMPLE_MAX};
 use crate::search::Search;
 use crate::view::View;
 use std::collections::BTreeMap;
-
-/// A peer that holds leading pages of a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Held {
-    /// Who.
-    pub member: MemberId,
-    /// How many of them.
-    pub pages: usize,
-}
 
 /// One search.
 pub(crate) struct Lookup {

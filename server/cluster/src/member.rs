@@ -2,12 +2,12 @@
 //! pool, sockets, etcd; whoever embeds it hands in what happened and carries out what is returned.
 
 use crate::directory::Directory;
-use crate::effects::{CallId, Effects, Notice};
+use crate::effects::{Effects, Notice};
 use crate::find::Find;
 use crate::guard::{Observation, ViewGuard, Viewed};
 use crate::health::Hysteresis;
 use crate::homes::{Home, Homes};
-use crate::ids::{Life, MemberId, Now, PrefixKey, SessionKey, Tip};
+use crate::ids::{CallId, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
 use crate::limits::{ASK_ALL_MAX, GENERATION_ROUNDS, MOVED_MAX, PUBLISH_MAX};
 use crate::lookup::{Lookup, posts_of};
 use crate::message::{Envelope, Message};

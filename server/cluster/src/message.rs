@@ -1,8 +1,7 @@
 //! What members tell one another of the directory. Owns: the messages. Must not know: how they travel; any may be lost, doubled
 //! or late.
 
-use crate::effects::CallId;
-use crate::ids::{Incarnation, Life, MemberId, PrefixKey, SessionKey, Tip};
+use crate::ids::{CallId, Incarnation, Life, MemberId, PrefixKey, SessionKey, Tip};
 
 /// A message on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -4,6 +4,7 @@
 
 use crate::ids::MemberId;
 use crate::limits::AUTHORITIES;
+use crate::mix::mix;
 use crate::view::{Member, MemberState, View};
 
 /// The members that know of a key, the first in rank first. None: no member serves.
@@ -30,12 +31,4 @@ fn draw(member: &Member, seed: u64, key: &[u8; 16]) -> f64 {
     let mixed = [member.id.0, words[0], words[1]].into_iter().fold(seed, |mixed, word| mix(mixed ^ word));
     let unit = ((mixed >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
     -f64::from(member.weight) / unit.ln()
-}
-
-/// The finaliser of SplitMix64: every bit of the result depends on every bit of the word.
-pub(crate) fn mix(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ (word >> 31)
 }

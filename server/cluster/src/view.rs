@@ -3,7 +3,7 @@
 
 use crate::ids::{Incarnation, Life, MemberId};
 use crate::limits::MEMBERS_MAX;
-use crate::placement::mix;
+use crate::mix::mix;
 
 /// What a member says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -243,5 +243,10 @@ impl World {
             let key = self.sessions[gone].key;
             self.at(host, |member, now| member.session_left(key, now));
         }
+        // An agent goes on at once, elsewhere, before what was said of its last turn has arrived.
+        if self.random.chance(300) {
+            let next = self.random.below(self.hosts.len() as u64) as usize;
+            self.begin_turn(session, next, false);
+        }
     }
 }

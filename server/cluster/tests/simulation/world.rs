@@ -7,6 +7,7 @@ use crate::pool::{Page, PoolModel};
 use crate::random::{Random, mix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use turnkv_cluster::limits::SHRUNK_ROUNDS;
 use turnkv_cluster::{
     CallId, ClusterConfig, ClusterMember, Effects, Envelope, Kept, Life, MemberId, Notice, Observation,
     Probe, SessionKey, Tip,
@@ -28,6 +29,8 @@ pub(crate) struct Host {
     pub(crate) skew: u64,
     /// Another life was heard of: a later one begins.
     pub(crate) superseded: bool,
+    /// Rounds in a row that this life saw less than half of its view.
+    shrunk_rounds: u32,
 }
 
 /// A session as its engines know it.
@@ -118,6 +121,7 @@ impl World {
                 pool: PoolModel::default(),
                 skew: 0,
                 superseded: false,
+                shrunk_rounds: 0,
             });
             world.start(host);
             world.schedule(host as u64 * 130, Event::Round(host));
@@ -141,7 +145,7 @@ impl World {
         let Some(incarnation) = self.etcd.next_life(id) else { return };
         let own = Life { member: id, incarnation };
         self.hosts[host].life = own;
-        self.hosts[host].superseded = false;
+        (self.hosts[host].superseded, self.hosts[host].shrunk_rounds) = (false, 0);
         self.hosts[host].member =
             Some(ClusterMember::new(ClusterConfig { own, weight: 1 + host as u32 % 3, seed: 42 }));
         let kept: Vec<(usize, u32, Vec<BlockHash>)> = self.hosts[host]
@@ -245,7 +249,24 @@ impl World {
             true => Observation::Unreachable,
             false => self.etcd.observe(self.now, &mut self.random),
         };
+        let before = self.viewed(host);
+        if let Observation::Members(members) = &observation {
+            let kept = before.iter().filter(|id| members.iter().any(|member| member.id == **id)).count();
+            let shrunk_rounds = &mut self.hosts[host].shrunk_rounds;
+            *shrunk_rounds = if 2 * kept < before.len() { *shrunk_rounds + 1 } else { 0 };
+        }
         self.at(host, |member, now| member.round(observation, reached, now));
+        let after = self.viewed(host);
+        let kept = before.iter().filter(|id| after.contains(id)).count();
+        if self.hosts[host].member.is_some() && 2 * kept < before.len() {
+            assert!(self.hosts[host].shrunk_rounds >= SHRUNK_ROUNDS, "{before:?} is {after:?} too soon");
+            self.hosts[host].shrunk_rounds = 0;
+        }
+    }
+
+    fn viewed(&self, host: usize) -> Vec<MemberId> {
+        let view = self.hosts[host].member.as_ref().map(ClusterMember::view);
+        view.map_or_else(Vec::new, |view| view.members().iter().map(|member| member.id).collect())
     }
 
     /// A process is gone: with its calls, and the turns of the engine beside it.
