@@ -3,9 +3,11 @@
 #![allow(clippy::expect_used, reason = "a test says what it expected by failing")]
 #![forbid(unsafe_code)]
 
-use turnkv_cluster::limits::{AWAY_AFTER_ROUNDS, BACK_AFTER_ROUNDS, GENERATION_ROUNDS, SHRUNK_ROUNDS};
+use turnkv_cluster::limits::{
+    AWAY_AFTER_ROUNDS, BACK_AFTER_ROUNDS, HURRY_ROUNDS, PUBLISH_MAX, SHRUNK_ROUNDS,
+};
 use turnkv_cluster::{
-    ClusterConfig, ClusterMember, Directory, Envelope, Hysteresis, Incarnation, Life, Member, MemberId,
+    ClusterConfig, ClusterMember, Directory, Envelope, Hysteresis, Incarnation, Kept, Life, Member, MemberId,
     MemberState, Message, Notice, Observation, PrefixKey, SessionKey, Tip, View, ViewGuard, Viewed,
     authorities,
 };
@@ -160,7 +162,50 @@ fn what_is_not_published_again_is_gone_after_two_generations() {
     // A hot prefix has a second holder, for when the first is gone.
     let fewer = View::of(vec![member(0), member(1)]);
     assert_eq!((directory.holder(&kept, &fewer), directory.posts()), (Some(life(1, 1)), 1));
-    const { assert!(GENERATION_ROUNDS >= 60) };
+}
+
+#[test]
+fn whoever_was_missed_for_a_while_is_not_forgotten() {
+    let all = View::of((0..3).map(member).collect());
+    let without = View::of((0..2).map(member).collect());
+    let mut directory = Directory::default();
+    let tip = Tip { home: life(2, 1), turn: 7, pages: 70 };
+    assert_eq!(directory.publish(key(1), tip, &all), None);
+    assert_eq!(directory.tip(&key(1), &without), None, "a member that is not there is not named");
+    assert_eq!(directory.tip(&key(1), &all), Some(tip), "its pages were never gone");
+}
+
+#[test]
+fn everything_is_told_again_in_parts_after_a_view_that_differs() {
+    let mut member = own(1);
+    let _ = member.round(seen(0..4), true, 0);
+    let hashes = [turnkv_proto::BlockHash([1; 32])];
+    let namespace = turnkv_proto::NamespaceId([1; 32]);
+    let sessions = 5000;
+    for at in 0..sessions {
+        let kept = Kept { session: key(at), turn: 1, namespace, hashes: &hashes };
+        let _ = member.turn_ended(kept, None, 0);
+    }
+    let mut told = std::collections::BTreeSet::new();
+    for round in 1..=HURRY_ROUNDS {
+        // Another view than before, of which one authority in four is new.
+        let effects = member.round(seen([0, 1, 2, 5]), true, round * 1000);
+        let mut tips = 0;
+        for envelope in &effects.send {
+            let Message::Publish { tips: some, .. } = &envelope.message else { continue };
+            assert!(some.len() <= PUBLISH_MAX);
+            tips += some.len() as u64;
+            told.extend(some.iter().map(|(session, _)| (*session, envelope.to)));
+        }
+        assert!(tips <= 2 * sessions.div_ceil(HURRY_ROUNDS), "{tips} in one round");
+    }
+    let view = member.view();
+    for at in 0..sessions {
+        for authority in authorities(view, 1, &key(at).0).into_iter().flatten() {
+            assert!(authority == MemberId(0) || told.contains(&(key(at), authority)), "session {at}");
+        }
+    }
+    assert!(member.directory().tips() > 0, "what it is authority of itself, it knows at once");
 }
 
 fn own(incarnation: u64) -> ClusterMember {
