@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::ensure::ensure;
 use crate::ids::{NONE, NvmePlace, PageKey, UserId};
-use crate::index::entry::Cell;
+use crate::index::entry::{Cell, ENDS_MAX};
 use crate::index::flags::ON_NVME;
 use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::NO_PAGE;
@@ -37,7 +37,7 @@ impl Pool {
     #[doc(hidden)]
     pub fn places(&self, page: PageKey) -> Vec<Option<NvmePlace>> {
         let Some(index) = self.store.pages().resolve(page) else { return Vec::new() };
-        let place = |cell: &Cell| cell.has(ON_NVME).then_some(cell.place);
+        let place = |cell: &Cell| cell.has(ON_NVME).then_some(cell.place());
         self.store.pages().cells(index).iter().map(place).collect()
     }
 
@@ -71,7 +71,7 @@ impl Pool {
                 let bytes = self.store.slots().slot_bytes(item.slot);
                 quarantined += if lease.kind.is_quarantined() { bytes } else { 0 };
                 held_bytes += if lease.kind.is_held() { bytes } else { 0 };
-                let reserved = self.store.slots().meta(item.slot).state == SlotState::Reserved;
+                let reserved = self.store.slots().meta(item.slot).state() == SlotState::Reserved;
                 ensure!(
                     !reserved || !lease.kind.is_write() && item.page == NO_PAGE,
                     "slot {} is reserved by none",
@@ -106,7 +106,7 @@ impl Pool {
     }
 
     fn check_sessions(&self) -> Result<(), String> {
-        let (mut tips, mut lists): (HashMap<u32, u16>, usize) = (HashMap::new(), 0);
+        let (mut tips, mut lists): (HashMap<u32, u32>, usize) = (HashMap::new(), 0);
         for (at, session) in self.sessions.iter() {
             ensure!(self.sessions.find(session.ns, &session.id) == Some(at), "session {at} is lost");
             lists += usize::from(session.tip.is_some());
@@ -123,7 +123,7 @@ impl Pool {
         for index in (0..self.store.pages().end()).filter(|index| self.store.pages().is_live(*index)) {
             let expected = tips.get(&index).copied().unwrap_or(0);
             ensure!(
-                self.store.pages()[index].tips == expected,
+                self.store.pages()[index].cell.ends() == expected.min(ENDS_MAX),
                 "page {index} is the end of {expected} sessions"
             );
         }

@@ -229,8 +229,10 @@ pub const CURVE_SAMPLES_TOTAL_MAX: usize = 1 << 18;
 pub const CURVE_HOT_PAGES_MAX: usize = 16;
 /// Pages that might become such.
 pub const CURVE_HOT_CANDIDATES_MAX: usize = 128;
+/// Bits of the number of a 4 KiB block in a segment of NVMe: segments are of 16 GiB at most.
+pub const NVME_BLOCK_BITS: u32 = 22;
 /// Pages in one chunk of the arena.
-pub(crate) const CHUNK_PAGES: usize = 1024;
+pub(crate) const CHUNK_PAGES: usize = 256;
 /// Rows in one chunk of a sharded namespace's side table.
 pub(crate) const CHUNK_ROWS: usize = 256;
 /// Stale keys the write queue tolerates beyond the dirty pages before it is compacted.

@@ -2,7 +2,14 @@
 //! Must not know: anything else of either.
 
 use turnkv_pool::NvmePlace;
+use turnkv_pool::limits::NVME_BLOCK_BITS;
 use turnkv_tier::Location;
+use turnkv_tier::limits::{BLOCK_BYTES, SEGMENT_BYTES_MAX};
+
+const _: () = assert!(
+    SEGMENT_BYTES_MAX / BLOCK_BYTES <= 1 << NVME_BLOCK_BITS,
+    "the pool numbers every block of a segment"
+);
 
 /// Where the tier has what the pool remembers.
 pub(super) fn location(place: NvmePlace) -> Location {

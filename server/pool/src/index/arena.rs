@@ -6,6 +6,7 @@ use crate::index::chunks::Chunks;
 use crate::index::entry::{Cell, Entry};
 use crate::index::flags::PageFlags;
 use crate::index::path_end::PathEnd;
+use crate::index::siblings::Siblings;
 use crate::index::table::Table;
 use crate::index::tips::{TipId, TipKeeper, Tips};
 use crate::limits::CHUNK_ROWS;
@@ -28,6 +29,7 @@ pub(crate) struct Pages {
     free: u32,
     live: u32,
     rows: Vec<Rows>,
+    pub(super) siblings: Siblings,
     /// Where sessions' lists, protected prefixes and branches that were left end.
     tips: Tips,
 }
@@ -40,6 +42,7 @@ impl Pages {
             free: NONE,
             live: 0,
             rows: Vec::new(),
+            siblings: Siblings::new(),
             tips: Tips::default(),
         }
     }
@@ -75,7 +78,7 @@ impl Pages {
         rows.live += 1;
         let row = rows.take();
         let entry = &mut self.chunks[index];
-        self.free = entry.next;
+        self.free = entry.parent;
         let generation = entry.generation;
         *entry = Entry { hash, ns, generation, flags: PageFlags::NEW, ..Entry::EMPTY };
         entry.cell.slot = row;
@@ -90,14 +93,7 @@ impl Pages {
     pub(crate) fn detach(&mut self, index: u32) {
         self.table.remove(&self.chunks, index);
         self.unlink(index);
-        let mut child = self[index].first_child;
-        while child != NONE {
-            let next = self[child].next;
-            let entry = &mut self[child];
-            (entry.parent, entry.next, entry.prev) = (NONE, NONE, NONE);
-            child = next;
-        }
-        self[index].first_child = NONE;
+        self.part_from_children(index);
     }
 
     /// Frees a detached entry; its key is stale from now on.
@@ -107,7 +103,7 @@ impl Pages {
         self.rows[ns].live -= 1;
         let free = self.free;
         let entry = &mut self.chunks[index];
-        *entry = Entry { generation: entry.generation.wrapping_add(1), next: free, ..Entry::EMPTY };
+        *entry = Entry { generation: entry.generation.wrapping_add(1), parent: free, ..Entry::EMPTY };
         self.free = index;
         self.live -= 1;
     }
@@ -149,6 +145,11 @@ impl Pages {
 
     pub(crate) fn cell(&self, index: u32, shard: u16) -> &Cell {
         &self.cells(index)[usize::from(shard)]
+    }
+
+    /// The shard of a page that is in a slot; none: its cells know nothing of it.
+    pub(crate) fn shard_in(&self, index: u32, slot: u32) -> Option<u16> {
+        self.cells(index).iter().position(|cell| cell.slot == slot).map(|shard| shard as u16)
     }
 
     pub(in crate::index) fn cell_mut(&mut self, index: u32, shard: u16) -> &mut Cell {
@@ -218,58 +219,6 @@ impl Pages {
         index
     }
 
-    /// Makes `index` the first child of `parent` (none: a root). The first child's `prev` is the last one.
-    pub(crate) fn link(&mut self, parent: u32, index: u32) {
-        self[index].parent = parent;
-        if parent == NONE {
-            return;
-        }
-        let next = self[parent].first_child;
-        let last = if next == NONE { index } else { std::mem::replace(&mut self[next].prev, index) };
-        (self[index].next, self[index].prev) = (next, last);
-        self[parent].first_child = index;
-    }
-
-    /// Moves a page before its siblings.
-    pub(crate) fn move_first(&mut self, index: u32) {
-        let parent = self[index].parent;
-        if parent != NONE && self[parent].first_child != index {
-            self.unlink(index);
-            self.link(parent, index);
-        }
-    }
-
-    /// Moves a page behind its siblings.
-    pub(crate) fn move_last(&mut self, index: u32) {
-        let parent = self[index].parent;
-        if parent == NONE || self[index].next == NONE {
-            return;
-        }
-        self.unlink(index);
-        let first = self[parent].first_child;
-        let last = std::mem::replace(&mut self[first].prev, index);
-        self[last].next = index;
-        let entry = &mut self[index];
-        (entry.parent, entry.next, entry.prev) = (parent, NONE, last);
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let Entry { parent, next, prev, .. } = self[index];
-        if parent != NONE {
-            if self[parent].first_child == index {
-                self[parent].first_child = next;
-            } else {
-                self[prev].next = next;
-            }
-            let behind = if next == NONE { self[parent].first_child } else { next };
-            if behind != NONE {
-                self[behind].prev = prev;
-            }
-        }
-        let entry = &mut self[index];
-        (entry.parent, entry.next, entry.prev) = (NONE, NONE, NONE);
-    }
-
     /// One more list ends here. The end is that of a page.
     pub(crate) fn add_tip(&mut self, end: PathEnd, keeper: TipKeeper) -> TipId {
         let tip = self.tips.add(end, keeper);
@@ -293,7 +242,7 @@ impl Pages {
     pub(in crate::index) fn lift_tips(&mut self, index: u32) {
         let parent = self[index].parent;
         self.tips.lift(index, parent);
-        self[index].tips = 0;
+        self[index].cell.set_ends(0);
         self.count_sessions(parent);
     }
 
@@ -307,10 +256,11 @@ impl Pages {
         self.tips.check(lists)
     }
 
-    /// Notes at a page how many sessions end there: more than it can count stay that many.
+    /// Notes at a page how many sessions end there, as far as it can count.
     fn count_sessions(&mut self, page: u32) {
         if page != NONE {
-            self[page].tips = u16::try_from(self.tips.sessions_at(page)).unwrap_or(u16::MAX);
+            let sessions = self.tips.sessions_at(page);
+            self[page].cell.set_ends(sessions);
         }
     }
 
@@ -330,7 +280,8 @@ impl Pages {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.chunks.bytes() + self.table.bytes() + self.rows.iter().map(Rows::bytes).sum::<usize>()
+        let rows = self.rows.iter().map(Rows::bytes).sum::<usize>();
+        self.chunks.bytes() + self.table.bytes() + rows + self.siblings_bytes()
     }
 
     fn grow(&mut self) {

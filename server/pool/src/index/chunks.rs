@@ -29,10 +29,10 @@ impl Chunks {
         let first = self.end();
         let mut chunk = vec![Entry::EMPTY; CHUNK_PAGES].into_boxed_slice();
         for (entry, next) in chunk.iter_mut().zip(first + 1..) {
-            entry.next = next;
+            entry.parent = next;
         }
         if let Some(last) = chunk.last_mut() {
-            last.next = NONE;
+            last.parent = NONE;
         }
         self.0.push(chunk);
         first

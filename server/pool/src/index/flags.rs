@@ -143,20 +143,12 @@ impl BitOr for PageMarks {
 }
 
 impl CellFlags {
-    /// The state of a cell that holds nothing.
-    pub(crate) const EMPTY: CellFlags = CellFlags(0);
+    /// All there are.
+    pub(super) const ALL: u8 = 31;
 
-    /// Whether any of these bits is set.
-    pub(crate) fn has(self, any: CellFlags) -> bool {
-        self.0 & any.0 != 0
-    }
-
-    pub(in crate::index) fn set(&mut self, bits: CellFlags) {
-        self.0 |= bits.0;
-    }
-
-    pub(in crate::index) fn clear(&mut self, bits: CellFlags) {
-        self.0 &= !bits.0;
+    /// The bits where a cell has them.
+    pub(super) fn word(self) -> u32 {
+        u32::from(self.0)
     }
 }
 

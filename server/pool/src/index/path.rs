@@ -59,8 +59,7 @@ impl Pages {
     /// The partial tail that a path ends with, and its tokens.
     pub(crate) fn tail_of(&self, end: PathEnd) -> Option<(BlockHash, u32)> {
         let last = self.upward(end.page).next().map(|index| &self[index]);
-        last.filter(|last| last.cell.tail_tokens > 0)
-            .map(|last| (last.hash, u32::from(last.cell.tail_tokens)))
+        last.filter(|last| last.cell.tail_tokens() > 0).map(|last| (last.hash, last.cell.tail_tokens()))
     }
 
     /// The leading pages of a path that fill chunks of so many.

@@ -18,7 +18,7 @@ impl Pages {
     /// The slot of a cell has its bytes.
     pub(crate) fn fill(&mut self, index: u32, shard: u16, checksum: u64) {
         let cell = self.cell_mut(index, shard);
-        cell.state.set(FILLED);
+        cell.set(FILLED);
         cell.set_checksum(checksum);
     }
 
@@ -26,25 +26,25 @@ impl Pages {
     pub(crate) fn begin_promotion(&mut self, index: u32, shard: u16, slot: u32) -> Cell {
         let cell = self.cell_mut(index, shard);
         cell.slot = slot;
-        cell.state.set(PROMOTING);
+        cell.set(PROMOTING);
         *cell
     }
 
     /// The read landed: the slot has the bytes.
     pub(crate) fn finish_promotion(&mut self, index: u32, shard: u16) {
-        self.cell_mut(index, shard).state.set(FILLED);
+        self.cell_mut(index, shard).set(FILLED);
     }
 
     /// The slot is being written to NVMe. Returns the cell as it is then.
     pub(crate) fn begin_write(&mut self, index: u32, shard: u16) -> Cell {
         let cell = self.cell_mut(index, shard);
-        cell.state.set(WRITING);
+        cell.set(WRITING);
         *cell
     }
 
     /// An operation in flight on a cell ended.
     pub(crate) fn end_operation(&mut self, index: u32, shard: u16, operation: CellFlags) {
-        self.cell_mut(index, shard).state.clear(operation);
+        self.cell_mut(index, shard).clear(operation);
     }
 
     /// The cell gives up its slot (`NONE`: it had none), and what that held of the page's bytes. Returns the slot,
@@ -54,7 +54,7 @@ impl Pages {
         debug_assert!(!cell.has(PROMOTING | WRITING), "an operation in flight keeps its slot");
         let slot = std::mem::replace(&mut cell.slot, NONE);
         let dirty = cell.has(DIRTY);
-        cell.state.clear(FILLED | DIRTY);
+        cell.clear(FILLED | DIRTY);
         if dirty {
             self.sink(index);
         }
@@ -65,21 +65,21 @@ impl Pages {
     pub(crate) fn abandon(&mut self, index: u32, shard: u16) {
         let cell = self.cell_mut(index, shard);
         cell.slot = NONE;
-        cell.state.clear(FILLED);
+        cell.clear(FILLED);
     }
 
     /// The shard is on NVMe at a place.
     pub(crate) fn set_place(&mut self, index: u32, shard: u16, place: NvmePlace) {
         let cell = self.cell_mut(index, shard);
-        cell.place = place;
-        cell.state.set(ON_NVME);
+        cell.set_place(place);
+        cell.set(ON_NVME);
     }
 
     /// The shard is not on NVMe any more. Returns where it was, if it was there.
     pub(crate) fn clear_place(&mut self, index: u32, shard: u16) -> Option<NvmePlace> {
         let cell = self.cell_mut(index, shard);
-        let place = cell.has(ON_NVME).then_some(cell.place);
-        cell.state.clear(ON_NVME);
+        let place = cell.has(ON_NVME).then_some(cell.place());
+        cell.clear(ON_NVME);
         place
     }
 
@@ -89,7 +89,7 @@ impl Pages {
         let cell = self.cell_mut(index, shard);
         debug_assert!(cell.has(FILLED), "only bytes that are here can be written");
         let fresh = !cell.has(DIRTY);
-        cell.state.set(DIRTY);
+        cell.set(DIRTY);
         if !bound {
             self.move_first(index);
         }
@@ -100,7 +100,7 @@ impl Pages {
     pub(crate) fn clear_dirty(&mut self, index: u32, shard: u16) -> bool {
         let cell = self.cell_mut(index, shard);
         let dirty = cell.has(DIRTY);
-        cell.state.clear(DIRTY);
+        cell.clear(DIRTY);
         if dirty {
             self.sink(index);
         }
@@ -139,7 +139,7 @@ impl Pages {
 
     /// Tokens of a page that is a partial tail; 0: it is a full one.
     pub(crate) fn set_tail_tokens(&mut self, index: u32, tokens: u32) {
-        self[index].cell.tail_tokens = tokens as u16;
+        self[index].cell.set_tail_tokens(tokens);
     }
 
     /// Some protection holds a page from now on, or none does.

@@ -54,7 +54,7 @@ impl Pages {
             if child == NONE || self[child].has(COUNTED_DRAM) {
                 break;
             }
-            child = self[child].next;
+            child = self.next_sibling(child);
         }
         Some(child).filter(|child| *child != NONE && self[*child].has(COUNTED_DRAM))
     }
@@ -70,7 +70,7 @@ impl Pages {
             if entry.is_visible() && !entry.has(LEAVING) && self.is_bound_for_nvme(child) {
                 return Some(child);
             }
-            child = entry.next;
+            child = self.next_sibling(child);
         }
         None
     }
@@ -85,7 +85,7 @@ impl Pages {
     pub(crate) fn nvme_child(&self, index: u32) -> Option<u32> {
         let mut child = self[index].first_child;
         while child != NONE && !self[child].is_visible() {
-            child = self[child].next;
+            child = self.next_sibling(child);
         }
         Some(child).filter(|child| *child != NONE && self.is_bound_for_nvme(*child))
     }
@@ -101,10 +101,10 @@ impl Pages {
             if child == NONE {
                 return true;
             }
-            if !self[child].has(VICTIM) || self[child].tips > 0 {
+            if !self[child].has(VICTIM) || self[child].cell.ends() > 0 {
                 return false;
             }
-            child = self[child].next;
+            child = self.next_sibling(child);
         }
         child == NONE
     }
@@ -112,8 +112,8 @@ impl Pages {
     /// Whether something else branches off at a page, or ends there, than a list that ends at `own`.
     pub(crate) fn is_shared(&self, index: u32, own: u32) -> bool {
         let entry = &self[index];
-        let other_tips = entry.tips > u16::from(index == own);
-        let siblings = entry.first_child != NONE && self[entry.first_child].next != NONE;
+        let other_tips = entry.cell.ends() > u32::from(index == own);
+        let siblings = entry.first_child != NONE && self.next_sibling(entry.first_child) != NONE;
         let beyond = index == own && entry.first_child != NONE;
         other_tips || siblings || beyond
     }
@@ -142,8 +142,8 @@ impl Pages {
 
     pub(crate) fn has_no_use(&self, index: u32, tails: bool) -> bool {
         let entry = &self[index];
-        let used = entry.tips > 0 || entry.has(PROTECTED);
-        (!tails || entry.cell.tail_tokens > 0) && !used && self.leads_nowhere(index)
+        let used = entry.cell.ends() > 0 || entry.has(PROTECTED);
+        (!tails || entry.cell.tail_tokens() > 0) && !used && self.leads_nowhere(index)
     }
 
     /// Whether a page that is on NVMe alone leads to one in DRAM.

@@ -93,11 +93,10 @@ impl Slots {
     /// A slab that was set aside is a namespace's from now on.
     pub(crate) fn take_in(&mut self, slab: u32, class: u32, taken: &TakenIn<'_>) {
         let slots = taken.found.iter().chain(taken.held).map(|slot| slot + 1).max().unwrap_or(0);
-        let meta = SlotMeta { owner: NONE, leases: 0, returns: 0, shard: 0, ios: 0, state: SlotState::Free };
-        let mut metas = vec![meta; slots as usize];
+        let mut metas = vec![SlotMeta::new(NONE, SlotState::Free); slots as usize];
         for (slots, state) in [(taken.found, SlotState::Found), (taken.held, SlotState::Doomed)] {
             for slot in slots {
-                metas[*slot as usize].state = state;
+                metas[*slot as usize].become_state(state);
             }
         }
         self.end_aside(slab, class, metas);
@@ -108,21 +107,22 @@ impl Slots {
         let key = self.key(slot);
         let slab = self.slabs().get(key.slab as usize);
         slab.and_then(|slab| slab.metas.get(key.slot as usize))
-            .is_some_and(|meta| meta.state == SlotState::Found)
+            .is_some_and(|meta| meta.state() == SlotState::Found)
     }
 
     /// A found slot is a page's from now on.
-    pub(crate) fn give_found(&mut self, slot: u32, owner: u32, shard: u16) {
+    pub(crate) fn give_found(&mut self, slot: u32, owner: u32) {
         let meta = self.meta_mut(slot);
-        debug_assert_eq!(meta.state, SlotState::Found, "a slot has one page");
-        (meta.state, meta.owner, meta.shard) = (SlotState::Used, owner, shard);
+        debug_assert_eq!(meta.state(), SlotState::Found, "a slot has one page");
+        meta.become_state(SlotState::Used);
+        meta.owner = owner;
         self.touch(slot);
     }
 
     /// What a found slot holds is of no use: it is free.
     pub(crate) fn drop_found(&mut self, slot: u32) {
         if self.is_found(slot) {
-            self.meta_mut(slot).state = SlotState::Used;
+            self.meta_mut(slot).become_state(SlotState::Used);
             self.disown(slot);
         }
     }
@@ -142,7 +142,7 @@ impl Slots {
         (this.class, this.tenant, this.metas, this.free_head, this.touched) =
             (class, tenant, metas, NONE, self.tick);
         for (at, meta) in this.metas.iter_mut().enumerate().rev() {
-            match meta.state {
+            match meta.state() {
                 SlotState::Free => meta.owner = std::mem::replace(&mut this.free_head, at as u32),
                 _ => this.used += 1,
             }

@@ -7,24 +7,25 @@ use crate::memory::slots::{SlotState, Slots};
 impl Slots {
     /// Takes a free slot for a page that is not known yet. The caller leases it at once.
     pub(crate) fn reserve(&mut self, class: u32) -> Option<u32> {
-        let slot = self.claim(class, NONE, 0)?;
-        self.meta_mut(slot).state = SlotState::Reserved;
+        let slot = self.claim(class, NONE)?;
+        self.meta_mut(slot).become_state(SlotState::Reserved);
         Some(slot)
     }
 
     /// A reserved slot is a page's from now on.
-    pub(crate) fn adopt(&mut self, slot: u32, owner: u32, shard: u16) {
+    pub(crate) fn adopt(&mut self, slot: u32, owner: u32) {
         let meta = self.meta_mut(slot);
-        debug_assert_eq!(meta.state, SlotState::Reserved, "a slot has one page");
-        (meta.state, meta.owner, meta.shard) = (SlotState::Used, owner, shard);
+        debug_assert_eq!(meta.state(), SlotState::Reserved, "a slot has one page");
+        meta.become_state(SlotState::Used);
+        meta.owner = owner;
         self.touch(slot);
     }
 
     /// No page will come into a reserved slot: it is free when its lease ends. Other slots stay as they are.
     pub(crate) fn give_up_reserved(&mut self, slot: u32) {
         let meta = self.meta_mut(slot);
-        if meta.state == SlotState::Reserved {
-            meta.state = SlotState::Doomed;
+        if meta.state() == SlotState::Reserved {
+            meta.become_state(SlotState::Doomed);
         }
     }
 }

@@ -17,40 +17,20 @@ mod class;
 mod classes;
 mod departure;
 mod leaving;
+mod meta;
+mod returns;
 mod service;
 
 pub(crate) use changes::Changes;
 pub(crate) use class::SlotClass;
 pub(crate) use departure::{Kept, Leaving};
+pub(crate) use meta::{SlotMeta, SlotState};
 pub(crate) use service::SlotGauges;
 
 use crate::ids::{NONE, SlotKey};
 use crate::limits::SLOT_ALIGN_BYTES;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SlotState {
-    Free,
-    Used,
-    /// Under a held lease, before anybody knows what page it will hold.
-    Reserved,
-    /// Another process left a page's bytes in it, which is not taken in yet.
-    Found,
-    /// Its page is gone, but a lease or an operation in flight still holds it.
-    Doomed,
-}
-
-/// One slot.
-#[derive(Clone, Copy)]
-pub(crate) struct SlotMeta {
-    /// The entry whose bytes are here; of a free slot, the next free one.
-    pub(crate) owner: u32,
-    pub(crate) leases: u32,
-    /// When the page is needed again, as far as was told, in `RETURN_UNIT_MS`; 0: unknown.
-    pub(crate) returns: u32,
-    pub(crate) shard: u16,
-    pub(crate) ios: u8,
-    pub(crate) state: SlotState,
-}
+use meta::SLOT_LEASES_MAX;
+use returns::Returns;
 
 /// One slab.
 pub(crate) struct Slab {
@@ -77,6 +57,7 @@ pub(crate) struct Slab {
     next: u32,
     prev: u32,
     pub(crate) metas: Vec<SlotMeta>,
+    returns: Returns,
 }
 
 /// All slabs.
@@ -140,13 +121,13 @@ impl Slots {
     }
 
     /// Takes a free slot for a page's shard; cuts an empty slab if need be.
-    pub(crate) fn claim(&mut self, class: u32, owner: u32, shard: u16) -> Option<u32> {
+    pub(crate) fn claim(&mut self, class: u32, owner: u32) -> Option<u32> {
         let mut slab = self.classes[class as usize].partial;
         if slab == NONE {
             slab = self.cut(class)?;
         }
         let per_slab = self.classes[class as usize].per_slab;
-        let meta = SlotMeta { owner, leases: 0, returns: 0, shard, ios: 0, state: SlotState::Used };
+        let meta = SlotMeta::new(owner, SlotState::Used);
         let this = &mut self.slabs[slab as usize];
         let slot = if this.free_head == NONE {
             if this.metas.len() == this.metas.capacity() {
@@ -159,6 +140,7 @@ impl Slots {
             let slot = this.free_head;
             this.free_head = this.metas[slot as usize].owner;
             this.metas[slot as usize] = meta;
+            this.returns.set(slot, 0);
             slot
         };
         this.used += 1;
@@ -175,8 +157,8 @@ impl Slots {
     /// The slot's page lets go of it. It is free at once, or when nobody holds it any more.
     pub(crate) fn disown(&mut self, slot: u32) {
         let meta = self.meta_mut(slot);
-        debug_assert_eq!(meta.state, SlotState::Used, "a page lets go once");
-        meta.state = SlotState::Doomed;
+        debug_assert_eq!(meta.state(), SlotState::Used, "a page lets go once");
+        meta.become_state(SlotState::Doomed);
         meta.owner = NONE;
         self.note_change(slot);
         self.free_if_unheld(slot);
@@ -185,8 +167,8 @@ impl Slots {
     pub(crate) fn lease(&mut self, slot: u32) {
         let bytes = self.slot_bytes(slot);
         let meta = self.meta_mut(slot);
-        meta.leases += 1;
-        let (first, pinned) = (meta.leases == 1, meta.leases == 1 && meta.ios == 0);
+        let (first, pinned) = (meta.leases() == 0, !meta.is_held());
+        meta.add_lease();
         self.leased_bytes += if first { bytes } else { 0 };
         let class = self.class_of(slot) as usize;
         self.classes[class].leased += u64::from(first);
@@ -197,9 +179,8 @@ impl Slots {
     pub(crate) fn unlease(&mut self, slot: u32) {
         let bytes = self.slot_bytes(slot);
         let meta = self.meta_mut(slot);
-        debug_assert!(meta.leases > 0, "a lease ends once");
-        meta.leases -= 1;
-        let (last, unpinned) = (meta.leases == 0, meta.leases == 0 && meta.ios == 0);
+        meta.drop_lease();
+        let (last, unpinned) = (meta.leases() == 0, !meta.is_held());
         self.leased_bytes -= if last { bytes } else { 0 };
         let class = self.class_of(slot) as usize;
         self.classes[class].leased -= u64::from(last);
@@ -215,33 +196,31 @@ impl Slots {
     pub(crate) fn begin_io(&mut self, slot: u32) {
         let bytes = self.slot_bytes(slot);
         let meta = self.meta_mut(slot);
-        meta.ios += 1;
-        let pinned = meta.ios == 1 && meta.leases == 0;
+        let pinned = !meta.is_held();
+        meta.add_io();
         self.pinned_bytes += if pinned { bytes } else { 0 };
     }
 
     pub(crate) fn end_io(&mut self, slot: u32) {
         let bytes = self.slot_bytes(slot);
         let meta = self.meta_mut(slot);
-        debug_assert!(meta.ios > 0, "an operation ends once");
-        meta.ios -= 1;
-        let unpinned = meta.ios == 0 && meta.leases == 0;
+        meta.drop_io();
+        let unpinned = !meta.is_held();
         self.pinned_bytes -= if unpinned { bytes } else { 0 };
         self.free_if_unheld(slot);
     }
 
     pub(crate) fn is_leased(&self, slot: u32) -> bool {
-        self.meta(slot).leases > 0
+        self.meta(slot).leases() > 0
+    }
+
+    /// Whether a slot can be under one more lease.
+    pub(crate) fn may_lease(&self, slot: u32) -> bool {
+        self.meta(slot).leases() < SLOT_LEASES_MAX
     }
 
     pub(crate) fn is_held(&self, slot: u32) -> bool {
-        let meta = self.meta(slot);
-        meta.leases > 0 || meta.ios > 0
-    }
-
-    /// When a slot's page is needed again, in `RETURN_UNIT_MS`; 0: unknown.
-    pub(crate) fn set_returns(&mut self, slot: u32, returns: u32) {
-        self.meta_mut(slot).returns = returns;
+        self.meta(slot).is_held()
     }
 
     /// All slabs.
@@ -340,7 +319,7 @@ impl Slots {
     /// The page in a slot of a slab, NONE for none.
     pub(crate) fn owner(&self, slab: u32, slot: u32) -> u32 {
         let meta =
-            self.slabs[slab as usize].metas.get(slot as usize).filter(|meta| meta.state == SlotState::Used);
+            self.slabs[slab as usize].metas.get(slot as usize).filter(|meta| meta.state() == SlotState::Used);
         meta.map_or(NONE, |meta| meta.owner)
     }
 
@@ -349,8 +328,8 @@ impl Slots {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let metas: usize = self.slabs.iter().map(|slab| slab.metas.capacity() * size_of::<SlotMeta>()).sum();
-        metas + self.slabs.len() * size_of::<Slab>()
+        let of_slab = |slab: &Slab| slab.metas.capacity() * size_of::<SlotMeta>() + slab.returns.bytes();
+        self.slabs.iter().map(of_slab).sum::<usize>() + self.slabs.len() * size_of::<Slab>()
     }
 
     pub(super) fn meta_mut(&mut self, slot: u32) -> &mut SlotMeta {
@@ -389,6 +368,7 @@ impl Slots {
         if this.class != class {
             self.recuts += u64::from(this.class != NONE);
             this.metas = Vec::new();
+            this.returns = Returns::default();
             this.free_head = NONE;
         }
         if this.tenant != tenant {
@@ -417,10 +397,10 @@ impl Slots {
         let (slab, at) = (slot / self.stride, slot % self.stride);
         let this = &mut self.slabs[slab as usize];
         let meta = &mut this.metas[at as usize];
-        if meta.state != SlotState::Doomed || meta.leases > 0 || meta.ios > 0 {
+        if meta.state() != SlotState::Doomed || meta.is_held() {
             return;
         }
-        meta.state = SlotState::Free;
+        meta.become_state(SlotState::Free);
         meta.owner = this.free_head;
         this.free_head = at;
         this.used -= 1;

@@ -101,7 +101,7 @@ impl Nvme {
             return;
         }
         let note = PlaceNote::Leaving(pages[index].has(LEAVING | VICTIM));
-        let places = pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)).map(|cell| cell.place);
+        let places = pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)).map(|cell| cell.place());
         self.place_notes.extend(places.map(|place| (place, note)));
     }
 

@@ -28,7 +28,7 @@ impl Sessions {
             let waits = from != at && !self[from].in_turn && self[from].priority == 0;
             // Without its last page it may as well be a head that many share: then others have read it too.
             let shared = || {
-                store.pages().find_visible(ns.0, hash).is_some_and(|page| store.pages()[page].cell.uses > 0)
+                store.pages().find_visible(ns.0, hash).is_some_and(|page| store.pages()[page].cell.uses() > 0)
             };
             (waits && (self[from].ends[0] == Some(*hash) || !shared())).then_some(from)
         };

@@ -135,7 +135,7 @@ impl Store {
                 while child != NONE {
                     self.call.step();
                     sweep.waiting.extend(self.nvme.is_off(&self.pages, child).then(|| self.pages.key(child)));
-                    child = self.pages[child].next;
+                    child = self.pages.next_sibling(child);
                 }
             }
             match next {

@@ -98,7 +98,7 @@ impl Store {
             }
             self.pages.expect_checksum(index, found.shard, found.checksum);
             if let Some(slot) = *slot {
-                self.slots.give_found(slot, index, found.shard);
+                self.slots.give_found(slot, index);
                 self.pages.grant(index, found.shard, slot);
                 self.pages.fill(index, found.shard, found.checksum);
                 self.tally.found += 1;

@@ -113,7 +113,7 @@ impl Store {
         sums.nvme_bytes += if cell.has(ON_NVME) { bytes } else { 0 };
         if cell.has(ON_NVME) && !entry.has(LEAVING) {
             sums.kept_bytes += self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns));
-            *sums.kept.entry(cell.place.segment).or_default() +=
+            *sums.kept.entry(cell.place().segment).or_default() +=
                 self.nvme.extent_bytes(self.slots.shard_bytes_of(self.pages[index].ns));
         }
         sums.dirty_bytes += if cell.has(DIRTY) { bytes } else { 0 };
@@ -144,16 +144,21 @@ impl Store {
         }
         if entry.is_gone() {
             ensure!(
-                self.slots.meta(slot).state == SlotState::Doomed,
+                self.slots.meta(slot).state() == SlotState::Doomed,
                 "slot {slot} of a gone page is not doomed"
             );
             return Ok(());
         }
         ensure!(sums.owned.insert(slot, (index, shard)).is_none(), "slot {slot} has two pages");
         let meta = self.slots.meta(slot);
-        ensure!(meta.state == SlotState::Used, "slot {slot} has a page and is {:?}", meta.state);
-        ensure!((meta.owner, meta.shard) == (index, shard), "slot {slot} believes in another page");
-        ensure!(!cell.granted() || meta.leases == 1, "slot {slot} is granted under {} leases", meta.leases);
+        ensure!(meta.state() == SlotState::Used, "slot {slot} has a page and is {:?}", meta.state());
+        let shard_of_it = self.pages.shard_in(index, slot);
+        ensure!((meta.owner, shard_of_it) == (index, Some(shard)), "slot {slot} believes in another page");
+        ensure!(
+            !cell.granted() || meta.leases() == 1,
+            "slot {slot} is granted under {} leases",
+            meta.leases()
+        );
         Ok(())
     }
 
@@ -164,7 +169,7 @@ impl Store {
         while child != NONE {
             let entry = &self.pages[child];
             ensure!(entry.is_used() && !entry.is_gone(), "page {index} has a child that is gone");
-            let linked = entry.parent == index && (prev == NONE || entry.prev == prev);
+            let linked = entry.parent == index && (prev == NONE || self.pages.prev_sibling(child) == prev);
             let deep = (self.pages.depth(index) + 1, self.pages.jump_below(index));
             ensure!((entry.depth, entry.jump) == deep, "page {child} does not know how deep it is");
             ensure!(linked, "page {child} is linked wrongly");
@@ -173,10 +178,13 @@ impl Store {
                 ensure!(!bound || !sunk, "page {child} is behind those that NVMe lost");
                 sunk |= !bound;
             }
-            (prev, child) = (child, entry.next);
+            (prev, child) = (child, self.pages.next_sibling(child));
         }
         let first = self.pages[index].first_child;
-        ensure!(first == NONE || self.pages[first].prev == prev, "page {index} does not know its last child");
+        ensure!(
+            first == NONE || self.pages.prev_sibling(first) == prev,
+            "page {index} does not know its last child"
+        );
         Ok(())
     }
 
@@ -220,13 +228,13 @@ impl Store {
                 let (held, ios) =
                     (leases.remove(&slot).unwrap_or(0), sums.ios.get(&slot).copied().unwrap_or(0));
                 let owned = sums.owned.contains_key(&slot);
-                ensure!(owned == (meta.state == SlotState::Used), "slot {slot} is {:?}", meta.state);
-                if meta.state == SlotState::Free {
+                ensure!(owned == (meta.state() == SlotState::Used), "slot {slot} is {:?}", meta.state());
+                if meta.state() == SlotState::Free {
                     ensure!(held == 0 && ios == 0, "slot {slot} is free and held");
                     continue;
                 }
                 ensure!(
-                    meta.state != SlotState::Reserved || (held == 1 && ios == 0),
+                    meta.state() != SlotState::Reserved || (held == 1 && ios == 0),
                     "slot {slot} is reserved and has {held} leases"
                 );
                 used += 1;
@@ -235,12 +243,12 @@ impl Store {
                 used_bytes += bytes;
                 leased_bytes += if held > 0 { bytes } else { 0 };
                 pinned_bytes += if held > 0 || ios > 0 { bytes } else { 0 };
-                ensure!(meta.leases == held, "slot {slot} has {held} leases, {} counted", meta.leases);
-                ensure!(u32::from(meta.ios) == ios, "slot {slot} has {ios} operations, {} counted", meta.ios);
-                let has_bytes = matches!(meta.state, SlotState::Used | SlotState::Found);
+                ensure!(meta.leases() == held, "slot {slot} has {held} leases, {} counted", meta.leases());
+                ensure!(meta.ios() == ios, "slot {slot} has {ios} operations, {} counted", meta.ios());
+                let has_bytes = matches!(meta.state(), SlotState::Used | SlotState::Found);
                 ensure!(has_bytes || held > 0 || ios > 0, "slot {slot} is lost");
                 ensure!(
-                    meta.state != SlotState::Found || held == 0 && ios == 0,
+                    meta.state() != SlotState::Found || held == 0 && ios == 0,
                     "slot {slot} is found and held"
                 );
             }

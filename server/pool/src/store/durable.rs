@@ -116,7 +116,7 @@ impl Store {
             let mut child = self.pages[index].first_child;
             while child != NONE && waiting.len() < DURABLE_PAGES_PER_WRITE_MAX {
                 waiting.push(child);
-                child = self.pages[child].next;
+                child = self.pages.next_sibling(child);
             }
         }
     }

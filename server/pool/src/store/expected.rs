@@ -30,7 +30,7 @@ impl Store {
         self.call.step();
         for shard in 0..self.pages.shards(index) {
             let slot = self.pages.cell(index, shard).slot;
-            if slot != NONE && self.slots.meta(slot).returns == in_units(back) {
+            if slot != NONE && self.slots.returns(slot) == in_units(back) {
                 self.slots.set_returns(slot, 0);
             }
         }
@@ -55,7 +55,7 @@ impl Store {
         }
         let cells = self.pages.cells(index);
         let slot = cells.iter().map(|cell| cell.slot).find(|slot| *slot != NONE)?;
-        let back = u64::from(self.slots.meta(slot).returns) * RETURN_UNIT_MS;
+        let back = u64::from(self.slots.returns(slot)) * RETURN_UNIT_MS;
         (back > 0 && back.saturating_add(RETURN_GRACE_MS) > self.call.now()).then_some(back)
     }
 }

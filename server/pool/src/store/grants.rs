@@ -31,7 +31,7 @@ impl Store {
     /// Takes a slot that a lease is to fill for a page's shard. None: there is none, and the page goes if that
     /// was all there would have been of it.
     pub(crate) fn grant(&mut self, index: u32, shard: u16) -> Option<u32> {
-        let Some(slot) = self.allocate(index, shard, None) else {
+        let Some(slot) = self.allocate(index, None) else {
             self.prune(index, Search::NONE);
             return None;
         };
@@ -43,7 +43,7 @@ impl Store {
 
     /// A reserved slot has the bytes of a page's shard.
     pub(crate) fn fill_reserved(&mut self, index: u32, shard: u16, slot: u32, checksum: u64) {
-        self.slots.adopt(slot, index, shard);
+        self.slots.adopt(slot, index);
         self.pages.grant(index, shard, slot);
         self.pages.fill(index, shard, checksum);
         self.slots.note_change(slot);

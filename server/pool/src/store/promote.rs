@@ -65,10 +65,10 @@ impl Store {
         returns_at: Option<Now>,
     ) -> Option<Promotion> {
         debug_assert!(self.pages.cell(index, shard).has(ON_NVME), "only what is there can be read");
-        let slot = self.allocate(index, shard, returns_at)?;
+        let slot = self.allocate(index, returns_at)?;
         self.slots.begin_io(slot);
         let cell = self.pages.begin_promotion(index, shard, slot);
-        let (place, checksum) = (cell.place, cell.checksum());
+        let (place, checksum) = (cell.place(), cell.checksum());
         self.refresh(index, Position::Hot);
         let (page, bytes) = (self.pages.key(index), self.slots.shard_bytes_of(self.pages[index].ns));
         Some(Promotion { page, shard, slot: self.slots.key(slot), place, bytes, checksum })

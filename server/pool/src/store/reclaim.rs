@@ -53,7 +53,7 @@ impl Store {
             return Reclaim::Dead;
         };
         let cell = self.pages.cell(index, shard);
-        if !cell.has(ON_NVME) || cell.place != place {
+        if !cell.has(ON_NVME) || cell.place() != place {
             self.tally.strangers_dropped += self.nvme.forget_stranger(namespace, place);
             return Reclaim::Dead;
         }

@@ -86,18 +86,19 @@ impl Store {
     fn record(&self, namespaces: &Namespaces, slot: u32) -> Option<SlotRecord> {
         let key = self.slots.key(slot);
         let slab = self.slots.slabs().get(key.slab as usize)?;
-        let meta = slab.metas.get(key.slot as usize).filter(|meta| meta.state == SlotState::Used)?;
-        let (entry, cell) = (&self.pages[meta.owner], self.pages.cell(meta.owner, meta.shard));
-        if cell.slot != slot || !cell.has(FILLED) {
+        let meta = slab.metas.get(key.slot as usize).filter(|meta| meta.state() == SlotState::Used)?;
+        let shard = self.pages.shard_in(meta.owner, slot)?;
+        let (entry, cell) = (&self.pages[meta.owner], self.pages.cell(meta.owner, shard));
+        if !cell.has(FILLED) {
             return None;
         }
         Some(SlotRecord {
             namespace: namespaces.id_at(entry.ns),
             hash: entry.hash,
             parent: (entry.parent != NONE).then(|| self.pages[entry.parent].hash),
-            shard: meta.shard,
+            shard,
             shards: self.pages.shards(meta.owner),
-            tail_tokens: u32::from(entry.cell.tail_tokens),
+            tail_tokens: entry.cell.tail_tokens(),
             bytes: self.slots.shard_bytes_of(entry.ns) as u32,
             checksum: cell.checksum(),
             generation: slab.generation,

@@ -217,7 +217,7 @@ impl Store {
     pub(crate) fn unlease(&mut self, slot: u32) {
         self.slots.unlease(slot);
         let meta = self.slots.meta(slot);
-        if meta.state == SlotState::Used {
+        if meta.state() == SlotState::Used {
             self.unpark(meta.owner);
         }
     }
@@ -286,7 +286,7 @@ impl Store {
             let mut child = self.pages[index].first_child;
             while child != NONE {
                 waiting.push(child);
-                child = self.pages[child].next;
+                child = self.pages.next_sibling(child);
             }
         }
     }

@@ -14,11 +14,11 @@ use crate::store::Store;
 use crate::store::going::{Eviction, Removal, Search};
 
 impl Store {
-    /// Takes a slot for a page's shard, from a free one, else a victim of the same namespace, else another's
+    /// Takes a slot for a shard of a page, from a free one, else a victim of the same namespace, else another's
     /// slab. `returns_at`: for a prefetch, whose session returns then.
-    pub(super) fn allocate(&mut self, index: u32, shard: u16, returns_at: Option<Now>) -> Option<u32> {
+    pub(super) fn allocate(&mut self, index: u32, returns_at: Option<Now>) -> Option<u32> {
         let (ns, search) = (self.pages[index].ns, Search { page: index, returns_at });
-        let slot = self.search_slot(ns, search, |slots, class| slots.claim(class, index, shard));
+        let slot = self.search_slot(ns, search, |slots, class| slots.claim(class, index));
         self.unpark(index);
         slot
     }

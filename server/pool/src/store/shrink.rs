@@ -155,8 +155,8 @@ impl Store {
     fn leave_slot(&mut self, slab: u32, at: u32, part: &mut DrainPart) -> Option<Kept> {
         let meta = *self.slots.slot_of(slab, at)?;
         self.call.step();
-        if meta.state != SlotState::Used {
-            return Some(if meta.leases > 0 { Kept::LEASED } else { Kept::MOVING });
+        if meta.state() != SlotState::Used {
+            return Some(if meta.leases() > 0 { Kept::LEASED } else { Kept::MOVING });
         }
         let (owner, key) = (meta.owner, self.pages.key(meta.owner));
         if self.is_last_copy(owner) {
@@ -174,8 +174,8 @@ impl Store {
     /// What keeps a page in a slot, a lease on what hangs on it included; none: it is not there any more.
     fn kept_by(&self, slab: u32, at: u32, page: PageKey, by_lease: bool) -> Option<Kept> {
         let meta = self.slots.slot_of(slab, at)?;
-        if meta.leases > 0 || meta.state != SlotState::Used {
-            return Some(if meta.leases > 0 { Kept::LEASED } else { Kept::MOVING });
+        if meta.leases() > 0 || meta.state() != SlotState::Used {
+            return Some(if meta.leases() > 0 { Kept::LEASED } else { Kept::MOVING });
         }
         let index = self.pages.resolve(page).filter(|index| *index == meta.owner)?;
         let is_leased = |cell: &Cell| cell.slot != NONE && self.slots.is_leased(cell.slot);

@@ -95,7 +95,7 @@ impl Store {
         let (bytes, promised) = (self.extent_bytes(index), self.pages.is_promised(index));
         self.pages.set_leaving(index, true);
         for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
-            self.nvme.keep_no_more(cell.place, bytes, promised);
+            self.nvme.keep_no_more(cell.place(), bytes, promised);
         }
         self.nvme.note_leaving(&self.pages, index);
         self.refresh(index, Position::Hot);
@@ -124,7 +124,7 @@ impl Store {
         let (bytes, promised) = (self.extent_bytes(index), self.pages.is_promised(index));
         self.pages.set_leaving(index, false);
         for cell in self.pages.cells(index).iter().filter(|cell| cell.has(ON_NVME)) {
-            self.nvme.keep(cell.place, bytes, promised);
+            self.nvme.keep(cell.place(), bytes, promised);
         }
         self.nvme.note_leaving(&self.pages, index);
     }

@@ -156,8 +156,7 @@ impl Store {
             self.nvme.count_move(bytes);
         }
         let entry = &self.pages[index];
-        let (ns, hash, tail_tokens) =
-            (namespaces.index(entry.ns), entry.hash, u32::from(entry.cell.tail_tokens));
+        let (ns, hash, tail_tokens) = (namespaces.index(entry.ns), entry.hash, entry.cell.tail_tokens());
         let parent = (entry.parent != NONE).then(|| self.pages[entry.parent].hash);
         let (page, shards) = (self.pages.key(index), self.pages.shards(index));
         let (namespace, slot) = (namespaces.id(ns), self.slots.key(slot));

@@ -343,7 +343,7 @@ impl Pool {
             let at = held.items.binary_search_by_key(position, |item| item.position).ok()?;
             let slot = held.items[at].slot;
             let own = self.store.slots().class_of(slot) == u32::from(ask.pages.ns.0);
-            (own && self.store.slots().meta(slot).state == SlotState::Reserved).then_some(slot)
+            (own && self.store.slots().meta(slot).state() == SlotState::Reserved).then_some(slot)
         };
         let slots: Option<Vec<u32>> = positions.iter().map(slot).collect();
         positions.sort_unstable();

@@ -78,6 +78,6 @@ impl Pool {
     fn outline(&self, index: u32) -> PageOutline {
         let entry = &self.store.pages()[index];
         let parent = (entry.parent != NONE).then(|| self.store.pages()[entry.parent].hash);
-        PageOutline { hash: entry.hash, parent, tail_tokens: u32::from(entry.cell.tail_tokens) }
+        PageOutline { hash: entry.hash, parent, tail_tokens: entry.cell.tail_tokens() }
     }
 }

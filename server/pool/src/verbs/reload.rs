@@ -171,6 +171,10 @@ impl Pool {
             for shard in ask.shards.iter() {
                 let cell = self.store.pages().cell(index, shard);
                 let slot = if cell.has(FILLED | PROMOTING) { cell.slot } else { NONE };
+                if slot != NONE && !self.store.slots().may_lease(slot) {
+                    self.let_go_of(items, page * ask.shards.count());
+                    return (page == 0).then_some(ReloadStep::NoSlot);
+                }
                 if slot != NONE {
                     self.store.lease(slot);
                 }
@@ -202,9 +206,7 @@ impl Pool {
                 let step = if late { None } else { self.plan_read(page.index, shard) };
                 let Some((step, slot)) = step else {
                     let whole = ask.shards.positions(ask.shards.page(at));
-                    for item in items.drain(whole..).filter(|item| item.slot != NONE) {
-                        self.store.unlease(item.slot);
-                    }
+                    self.let_go_of(items, whole);
                     ahead.extend(pages.drain(whole..).filter_map(|step| match step {
                         ReloadStep::Promote(promotion) => Some(promotion),
                         _ => None,
@@ -226,11 +228,21 @@ impl Pool {
         None
     }
 
+    /// Lets go of what was pinned from a position on.
+    fn let_go_of(&mut self, items: &mut Vec<LeaseItem>, from: usize) {
+        for item in items.drain(from..).filter(|item| item.slot != NONE) {
+            self.store.unlease(item.slot);
+        }
+    }
+
     /// Starts the read of a page that had no slot when the plan began.
     fn plan_read(&mut self, index: u32, shard: u16) -> Option<(ReloadStep, u32)> {
         let cell = self.store.pages().cell(index, shard);
         if cell.has(PROMOTING) {
-            // The list names the page twice.
+            // The list names the page twice, or once more than its slot can be leased.
+            if !self.store.slots().may_lease(cell.slot) {
+                return None;
+            }
             let (page, slot, checksum) =
                 (self.store.pages().key(index), self.store.slots().key(cell.slot), cell.checksum());
             return Some((ReloadStep::Join { page, slot, checksum }, cell.slot));

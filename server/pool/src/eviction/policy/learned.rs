@@ -291,7 +291,7 @@ impl Learned {
     }
 
     fn class_of_page(&self, pages: &Pages, page: u32, turn: u32) -> WaitClass {
-        WaitClass::of_page(pages[page].cell.uses, turn > 1)
+        WaitClass::of_page(pages[page].cell.uses(), turn > 1)
     }
 }
 
@@ -352,7 +352,8 @@ impl EvictionPolicy for Learned {
     }
 
     fn hit(&mut self, pages: &mut Pages, page: u32) {
-        pages[page].cell.uses = pages[page].cell.uses.saturating_add(1);
+        let uses = pages[page].cell.uses().saturating_add(1);
+        pages[page].cell.set_uses(uses);
         let Some(run) = self.runs.get(pages[page].run as usize) else { return };
         if run.phase == Phase::Waiting && run.session == NONE && run.since < self.now {
             self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
@@ -429,12 +430,13 @@ impl EvictionPolicy for Learned {
         let user = user_of(facts.session);
         let formerly = if waiter.formerly == NONE { user } else { user_of(waiter.formerly) };
         let entry = &mut pages[page];
-        entry.user = match entry.user {
+        let user = match entry.cell.user() {
             UNUSED => user,
             other if other == user || other == formerly => user,
             _ => SHARED,
         };
-        let run = match (entry.user, waiter.run) {
+        entry.cell.set_user(user);
+        let run = match (user, waiter.run) {
             (SHARED, _) | (_, NONE) => {
                 let class = self.class_of_page(pages, page, if self.by_session { 2 } else { facts.turn });
                 self.open_run(facts.ns, class)

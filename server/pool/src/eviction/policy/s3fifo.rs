@@ -42,7 +42,7 @@ impl EvictionPolicy for S3Fifo {
     fn touch(&mut self, pages: &mut Pages, page: u32) {
         // A newcomer's place is that of the turn that stored it; nothing else moves a page in a queue.
         let Some(list) = pages[page].list() else { return };
-        if (pages[page].run, pages[page].cell.uses) == (SMALL, 0) {
+        if (pages[page].run, pages[page].cell.uses()) == (SMALL, 0) {
             let queue = &mut row(&mut self.queues, list)[SMALL as usize];
             queue.remove(pages, page);
             queue.push_hot(pages, page);
@@ -62,11 +62,12 @@ impl EvictionPolicy for S3Fifo {
             let from_small = main.len == 0 || u64::from(small.len) * 100 > all * SMALL_PERCENT;
             let queue = if from_small && small.len > 0 { SMALL } else { MAIN };
             let coldest = queues[queue as usize].coldest();
-            let read = coldest.filter(|page| pages[*page].cell.uses > 0);
+            let read = coldest.filter(|page| pages[*page].cell.uses() > 0);
             let Some(page) = read else { return (coldest, moves) };
             // Read since it came here: it goes round once more for each read, in the main queue.
             queues[queue as usize].remove(pages, page);
-            pages[page].cell.uses = if queue == SMALL { 0 } else { pages[page].cell.uses - 1 };
+            let uses = if queue == SMALL { 0 } else { pages[page].cell.uses() - 1 };
+            pages[page].cell.set_uses(uses);
             pages[page].run = MAIN;
             queues[MAIN as usize].push_hot(pages, page);
             first = first.or(Some(page));
@@ -81,7 +82,8 @@ impl EvictionPolicy for S3Fifo {
     }
 
     fn hit(&mut self, pages: &mut Pages, page: u32) {
-        pages[page].cell.uses = (pages[page].cell.uses + 1).min(POLICY_READS_MAX);
+        let uses = (pages[page].cell.uses() + 1).min(POLICY_READS_MAX);
+        pages[page].cell.set_uses(uses);
     }
 
     fn gone(&mut self, pages: &mut Pages, page: u32) {

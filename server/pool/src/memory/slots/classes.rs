@@ -3,6 +3,7 @@
 
 use super::Slots;
 use super::class::SlotClass;
+use super::returns::Returns;
 use crate::ids::NONE;
 use crate::limits::SLOT_ALIGN_BYTES;
 
@@ -24,6 +25,7 @@ impl Slots {
         for slab in self.slabs.iter_mut().filter(|slab| slab.class == u32::from(ns)) {
             slab.class = NONE;
             slab.metas = Vec::new();
+            slab.returns = Returns::default();
             slab.free_head = NONE;
         }
     }

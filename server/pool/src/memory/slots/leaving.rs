@@ -11,6 +11,7 @@
 //! another generation: nobody who mapped it before takes the new memory for the old.
 
 use super::departure::{Kept, Leaving};
+use super::returns::Returns;
 use super::{Slab, SlotMeta, SlotState, Slots};
 use crate::ids::{NONE, Now};
 use crate::limits::{LEAVING_PATIENCE_MS, LEAVING_SLABS_MAX};
@@ -33,6 +34,7 @@ impl Slab {
             next: NONE,
             prev: NONE,
             metas: Vec::new(),
+            returns: Returns::default(),
         }
     }
 }
@@ -166,7 +168,7 @@ impl Slots {
     /// A slot of a slab, as far as it was ever given out.
     pub(crate) fn slot_of(&self, slab: u32, at: u32) -> Option<&SlotMeta> {
         let meta = self.slabs[slab as usize].metas.get(at as usize)?;
-        (meta.state != SlotState::Free).then_some(meta)
+        (meta.state() != SlotState::Free).then_some(meta)
     }
 
     /// Slabs that are absent now and whose memory goes, each with the generation that it is absent in. At most so many.

@@ -47,7 +47,7 @@ impl Slots {
         let offset = u64::from(slot.slot) * class.slot_bytes;
         let place =
             SlotPlace { slab: slot.slab, generation: slab.generation, offset, bytes: class.shard_bytes };
-        (meta.state != SlotState::Free).then_some(place)
+        (meta.state() != SlotState::Free).then_some(place)
     }
 
     /// The tenant whose a slab is, as a number, and the slab's generation. None: no such slab, or nobody's
