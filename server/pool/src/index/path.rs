@@ -75,3 +75,6 @@ impl Pages {
         hashes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -472,3 +472,6 @@ impl Slots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
