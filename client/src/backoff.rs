@@ -81,3 +81,6 @@ mod tests {
         assert_eq!(asked(&mut attempts), RECONNECTS_MAX as usize);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,3 +42,6 @@ impl Deadline {
         tokio::time::timeout_at(self.0.into(), future).await.map_err(|_| Error::deadline())
     }
 }
+
+#[cfg(test)]
+mod tests;

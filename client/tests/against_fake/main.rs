@@ -9,6 +9,7 @@ mod fake;
 mod faults;
 mod held;
 mod inline;
+mod lost;
 mod plans;
 mod shards;
 mod shm;
