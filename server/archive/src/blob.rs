@@ -14,6 +14,7 @@ use turnkv_codec::limits::encoded_bytes_max;
 use turnkv_codec::{Codec, Decoder, Encoder, Path, Values};
 use turnkv_transfer::checksum;
 use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::{find_frame_compressed_size, get_error_name};
 
 /// How blobs are made smaller when they are stored. A blob that does not shrink is stored as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,12 @@ impl Coder {
 
     /// The bytes of one frame of zstd that are exactly so many; what is wrong with it otherwise.
     pub(crate) fn decompress(&mut self, frame: &[u8], decoded_bytes: u32) -> Result<Vec<u8>, String> {
+        // What follows the first frame would be decoded too, and be part of it.
+        match find_frame_compressed_size(frame) {
+            Ok(first) if first == frame.len() => {}
+            Ok(first) => return Err(format!("a frame of zstd ends after {first} of {} bytes", frame.len())),
+            Err(fault) => return Err(format!("a frame of zstd is damaged: {}", get_error_name(fault))),
+        }
         let mut out = vec![0; decoded_bytes as usize];
         match self.decompressor.decompress_to_buffer(frame, &mut out[..]) {
             Ok(length) if length == out.len() => Ok(out),

@@ -52,6 +52,42 @@ async fn an_export_that_lacks_a_blob_is_refused_by_its_name() {
     assert!(target.list().await.unwrap().is_empty());
 }
 
+/// The digest is of the content: however it came about, a blob is one frame and nothing after it.
+#[tokio::test]
+async fn a_blob_of_several_frames_is_refused_though_its_content_is_right() {
+    let (from, to) = (Shaky::new(), Shaky::new());
+    let (from, target) = (open(&from).await.unwrap(), open(&to).await.unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = capture(&from, &plain_header(), &chain(&plain_header(), 1, 5)).await.unwrap();
+    from.export(manifest.id, dir.path(), 1).await.unwrap();
+    let digest = manifest.digests().nth(2).unwrap();
+    let file = dir.path().join(format!("blobs/{digest}.zst"));
+    let whole = std::fs::read(&file).unwrap();
+    let content = zstd::decode_all(&whole[..]).unwrap();
+    let frame = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+    let (one, two) = content.split_at(content.len() / 3);
+    let skippable = [&[0x50, 0x2A, 0x4D, 0x18, 4, 0, 0, 0], &[7; 4][..]].concat();
+    for (what, bytes) in [
+        ("two frames", [frame(one), frame(two)].concat()),
+        ("an empty frame more", [whole.clone(), frame(&[])].concat()),
+        ("a frame that is passed over", [whole.clone(), skippable.clone()].concat()),
+        ("one before it", [skippable, whole.clone()].concat()),
+        ("a byte more", [&whole[..], &[0]].concat()),
+        ("a byte less", whole[..whole.len() - 1].to_vec()),
+        ("nothing", Vec::new()),
+    ] {
+        std::fs::write(&file, bytes).unwrap();
+        let refused = import(&target, dir.path()).await;
+        assert!(
+            matches!(&refused, Err(Error::Damaged { object, .. }) if object.contains(&digest.to_string())),
+            "{what}: {refused:?}"
+        );
+    }
+    assert!(target.list().await.unwrap().is_empty());
+    std::fs::write(&file, frame(&content)).unwrap();
+    import(&target, dir.path()).await.unwrap();
+}
+
 /// A pipe would be waited for, and a link may lead anywhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipes_and_links_in_an_export_are_refused_at_once() {
