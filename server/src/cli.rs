@@ -6,8 +6,8 @@ use crate::serve::Left;
 use crate::upgrade::before::{self, Inherited};
 use crate::upgrade::program::VERSIONS;
 use crate::upgrade::replace::replace;
-use crate::{cmd, config, report, serve, telemetry};
-use clap::{Parser, Subcommand};
+use crate::{cmd, config, report, serve, telemetry, usage};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -97,16 +97,29 @@ enum Command {
 
 /// Does what the command line says; an error is said in two lines.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(asked) if !asked.use_stderr() => {
+            // Help, or a version, that nobody wants to read any more is not missed.
+            asked.print().unwrap_or_default();
+            return ExitCode::SUCCESS;
+        }
+        Err(misused) => return say(&usage::explain(&misused, Arguments::command(), std::env::args_os())),
+    };
     let json = matches!(arguments.command, Command::Serve { log_json: true, .. });
     let Err(error) = act(arguments.command) else { return ExitCode::SUCCESS };
-    let (what, todo) = report::lines(&error);
-    if json {
-        tracing::error!(todo, "{what}");
-    } else {
-        // Whoever started this with a closed standard error does not want to read it.
-        writeln!(std::io::stderr(), "turnkv: {what}\nturnkv: {todo}").unwrap_or_default();
+    if !json {
+        return say(&error);
     }
+    let (what, todo) = report::lines(&error);
+    tracing::error!(todo, "{what}");
+    ExitCode::FAILURE
+}
+
+fn say(error: &anyhow::Error) -> ExitCode {
+    let (what, todo) = report::lines(error);
+    // Whoever started this with a closed standard error does not want to read it.
+    writeln!(std::io::stderr(), "turnkv: {what}\nturnkv: {todo}").unwrap_or_default();
     ExitCode::FAILURE
 }
 

@@ -11,7 +11,7 @@
 //! - `clock`: what time it is
 //! - `supervise`: what the server cannot do without
 //! - `upgrade`: another program takes this one's place
-//! - `report`: errors as an operator reads them
+//! - `report`: errors as an operator reads them; `usage`: a command line that cannot be understood
 //! - `telemetry`, `limits`, `seldom` (what the log says now and then)
 //! - `simulation` (a feature that no production build has): the engine without its threads, doors and clock
 
@@ -38,5 +38,6 @@ mod supervise;
 mod telemetry;
 mod tls;
 mod upgrade;
+mod usage;
 
 pub use cli::run;

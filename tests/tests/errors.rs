@@ -84,6 +84,26 @@ fn commands_say_what_is_wrong_and_what_to_do() -> Result<()> {
 }
 
 #[test]
+fn a_command_line_that_cannot_be_understood_is_said_like_any_other_error() -> Result<()> {
+    checked(&[], &["the command line ends"])?;
+    checked(&["snapshot"], &["the command line ends"])?;
+    checked(&["sevre"], &["'sevre'", "'serve'"])?;
+    checked(&["serve", "--confg", "x"], &["--confg", "--config"])?;
+    checked(&["status", "--interval-ms", "soon"], &["'soon'", "--interval-ms"])?;
+    checked(&["snapshot", "show"], &["<SNAPSHOT>"])?;
+    checked(&["snapshot", "fork", "x", "--pages", "0"], &["--pages"])?;
+    checked(&["snapshot", "verify", ""], &["SNAPSHOT"])?;
+    checked(&["snapshot", "collect", "--stored-max", "0"], &["--stored-max"])?;
+    for asked in [&["--help"][..], &["snapshot", "--help"], &["--version"], &["help", "serve"]] {
+        let (good, said) = run(asked)?;
+        ensure!(good && said.is_empty(), "{asked:?}: {said}");
+    }
+    let status = Command::new(server_binary()?).arg("--nonsense").stderr(Stdio::null()).status()?;
+    ensure!(status.code() == Some(1), "{status}");
+    Ok(())
+}
+
+#[test]
 fn a_server_that_cannot_start_says_why() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -117,6 +117,12 @@ impl SessionsConfig {
             None => None,
             days => Some(within("archive.older_than_days", days, 1, 1, DAYS_MAX)?),
         };
+        if keys.stored_max.is_some_and(|bytes| bytes.0 == 0) {
+            return Err(bad(
+                "archive.stored_max",
+                "is 0, which would keep nothing: leave it out for no bound".to_owned(),
+            ));
+        }
         Ok(SessionsConfig {
             keep,
             idle: Duration::from_secs(idle_s),

@@ -244,6 +244,7 @@ fn an_archive_is_a_directory_or_a_bucket_within_bounds_and_reads_back_as_printed
         ("bytes_per_second = \"1KiB\"", "archive.bytes_per_second"),
         ("wait_ms = 60001", "archive.wait_ms"),
         ("older_than_days = 0", "archive.older_than_days"),
+        ("stored_max = \"0\"", "archive.stored_max"),
     ] {
         let error = parse(&format!("[archive]\n{text}\n")).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{key}: ")), "{text}: {error}");

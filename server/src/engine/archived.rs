@@ -184,9 +184,9 @@ impl Archived {
         self.distrusted_until_ms.load(Ordering::Acquire) <= now_ms
     }
 
-    /// Whether there may be anything to find; a load or two.
-    pub(super) fn may_find(&self, now_ms: u64) -> bool {
-        self.is_on && self.has_any.load(Ordering::Acquire) && self.is_trusted(now_ms)
+    /// Whether there may be anything to find: a load or two, and a look at the clock only where there is an archive.
+    pub(super) fn may_find(&self, now_ms: impl FnOnce() -> u64) -> bool {
+        self.is_on && self.has_any.load(Ordering::Acquire) && self.is_trusted(now_ms())
     }
 
     /// How many of these pages only the archive has, if they follow pages that are here; they are wanted from now on.

@@ -16,20 +16,19 @@ impl Engine {
     /// How many of these pages, which follow those that are here, only the archive has: they are on their way from now on. None
     /// where reloads do not wait for them.
     pub(super) fn archived_after(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> u32 {
-        let now = self.now();
-        if hashes.is_empty() || !self.archived.may_find(now) {
+        if hashes.is_empty() || !self.archived.may_find(|| self.now()) {
             return 0;
         }
-        let count = self.archived.want_following(namespace, hashes, now);
+        let count = self.archived.want_following(namespace, hashes, self.now());
         if self.archived.wait.is_zero() { 0 } else { count }
     }
 
     /// How many pages of a session only the archive has, of which so many leading ones are here: they are on their way from now on.
     pub(super) fn archived_of(&self, ns: NamespaceIndex, of: &SessionKey, here: u32) -> u32 {
-        let now = self.now();
-        if !self.archived.may_find(now) {
+        if !self.archived.may_find(|| self.now()) {
             return 0;
         }
+        let now = self.now();
         let is_known = |index: &ArchivedIndex| index.session(&of.namespace, &of.session).is_some();
         // The index is let go of before the pool's lock is taken.
         let looks = here > 0 && is_known(&self.archived.index.read());
@@ -97,11 +96,12 @@ impl Engine {
 
     /// Whether a reload should wait for pages that only the archive has.
     pub(super) fn lacks_archived(&self, wish: &Wish<'_>) -> bool {
-        let (ask, now) = (wish.ask, self.now());
-        if !ask.may_fetch || ask.wait_ms == 0 || self.archived.wait.is_zero() || !self.archived.may_find(now)
-        {
+        let ask = wish.ask;
+        let may_wait = ask.may_fetch && ask.wait_ms > 0 && !self.archived.wait.is_zero();
+        if !may_wait || !self.archived.may_find(|| self.now()) {
             return false;
         }
+        let now = self.now();
         // Most reloads are of what is here: the first page tells whether the archive knows of the chain at all.
         let is_known = ask
             .hashes

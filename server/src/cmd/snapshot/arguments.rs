@@ -96,6 +96,7 @@ pub(crate) struct ShowArguments {
 #[derive(Args)]
 pub(crate) struct VerifyArguments {
     /// The snapshot; without one all of the tenant's.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(super) snapshot: Option<String>,
     #[command(flatten)]
     pub(super) at: Where,

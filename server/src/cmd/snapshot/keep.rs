@@ -124,6 +124,12 @@ pub(super) async fn delete(of: &OneSnapshot) -> anyhow::Result<()> {
 
 /// Collects, and says what went.
 pub(super) async fn collect(arguments: &CollectArguments) -> anyhow::Result<()> {
+    if arguments.stored_max.is_some_and(|bytes| bytes.0 == 0) {
+        return Err(misused(
+            "--stored-max is 0, and no snapshot needs so little",
+            "name more, or leave it out to delete none by size",
+        ));
+    }
     let request = wire::CollectSnapshotsRequest {
         tenant: arguments.at.tenant.clone(),
         older_than_s: arguments.older_than_days.unwrap_or(0) * 86_400,
