@@ -31,7 +31,8 @@ mod writes;
 
 pub(crate) use attach::SlotOf;
 pub(crate) use connection::{ConnectError, Server};
-pub(crate) use hold::Holding;
+pub(crate) use held::HeldSlots;
+pub(crate) use hold::{Holding, WillMap};
 pub(crate) use lent::Lent;
 pub(crate) use place::{Place, Port};
 pub(crate) use pool::LocalPool;

@@ -58,7 +58,8 @@ pub enum Standing {
     Writable,
     /// A page, for reading.
     ReadOnly,
-    /// A slot of a server process that is gone. Its bytes are good, but it can only be copied.
+    /// A slot of a server process that is gone, and that the one after it did not take over. Its bytes are good, but it can only be
+    /// copied.
     Orphan,
 }
 
@@ -156,7 +157,7 @@ impl PageSpan {
         let at = self.find(row, place).ok();
         let Some(mapped) = at.and_then(|at| self.table[at].as_ref()) else { return Standing::Empty };
         match mapped {
-            mapped if !self.is_current(&mapped.server) => Standing::Orphan,
+            mapped if !self.is_held(mapped) => Standing::Orphan,
             mapped if mapped.is_writable() => Standing::Writable,
             _ => Standing::ReadOnly,
         }
@@ -208,7 +209,7 @@ impl PageSpan {
         for place in place..place + count {
             let at = self.find(row, place)?;
             let Some(mapped) = self.table[at].take() else { continue };
-            if mapped.is_writable() && self.is_current(&mapped.server) {
+            if mapped.is_writable() && self.is_held(&mapped) {
                 self.spare.push(mapped);
             } else {
                 released.push(mapped);
@@ -277,7 +278,7 @@ impl PageSpan {
                 self.reserved.take_if(|(server, lease)| (server.instance, *lease) == key);
             }
             positions.sort_unstable();
-            pool.release(&server, key.1, positions, Vec::new());
+            pool.release(&server, key.1, &positions, Vec::new());
         }
     }
 
@@ -298,8 +299,8 @@ impl PageSpan {
         self.namespace.link.local.as_ref()
     }
 
-    fn is_current(&self, server: &Server) -> bool {
-        self.pool().is_some_and(|pool| pool.server().0.instance == server.instance)
+    fn is_held(&self, mapped: &Mapped) -> bool {
+        self.pool().is_some_and(|pool| pool.is_held(&mapped.server, mapped.lease, mapped.position))
     }
 }
 

@@ -190,6 +190,14 @@ impl Caller {
             checksums: vec![1, 2],
             ..Default::default()
         };
+        let slots = [0, 8192].map(|offset| wire::SlotRef { slab: 0, generation: 1, offset }).to_vec();
+        let take = wire::TakeOverRequest {
+            client,
+            namespace: commit.namespace.clone(),
+            positions: vec![0, 1],
+            slots,
+            ..Default::default()
+        };
         let renew = wire::RenewRequest { client, leases: vec![lease, reload] };
         let release = wire::ReleaseRequest { lease, client, positions: vec![0, 1], corrupt: vec![1] };
         vec![
@@ -199,7 +207,8 @@ impl Caller {
             (Verb::CommitReserved, commit.encode_to_vec()),
             (Verb::Renew, renew.encode_to_vec()),
             (Verb::Release, release.encode_to_vec()),
-            (Verb::Settled, wire::SettledRequest { client }.encode_to_vec()),
+            (Verb::Settled, wire::SettledRequest { client, mapped: true }.encode_to_vec()),
+            (Verb::TakeOver, take.encode_to_vec()),
         ]
     }
 }

@@ -4,7 +4,7 @@
 use super::connection::{ConnectError, Connection, Server};
 use super::pool::LocalPool;
 use super::talk::{check_verb, decode, readable, receive, send, send_now};
-use super::writes::{Account, Writing};
+use super::writes::{Account, Mapping, Writing};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{ANSWER_FRAMES_MAX, CONNECTIONS_MAX, SETTLE_WAIT};
@@ -85,6 +85,11 @@ impl Lent {
     /// The number that names this process's leases.
     pub(crate) fn client(&self) -> u64 {
         self.connection.as_ref().map_or(0, |connection| connection.server.client)
+    }
+
+    /// Slots are about to be asked for, to map them. None: the server's memory ends with it.
+    pub(super) fn begin_mapping(&self) -> Option<Mapping> {
+        self.connection.as_ref()?.account.as_ref().map(Account::begin_mapping)
     }
 
     /// The pool it came from.

@@ -40,19 +40,27 @@ struct Resting {
     idle: Vec<Connection>,
     /// It was not told yet that nothing is under way into slots of servers before it.
     unsettled: bool,
+    /// Nor that nothing of theirs is mapped but what it has taken over.
+    unsaid: bool,
     ends: VecDeque<(Server, wire::EndReloadRequest)>,
 }
 
 impl Resting {
     /// Tells the server, on this connection of it, that no write is under way into slots that servers before it granted this
-    /// process: once, as soon as that is so.
+    /// process, and that none of these is mapped: each once, as soon as that is so.
     fn settle(&mut self, connection: &Connection) {
-        let is_known = connection.server == self.server;
-        if !self.unsettled || !is_known || !connection.account.as_ref().is_some_and(|own| own.is_settled()) {
+        let is_known = connection.server == self.server && (self.unsettled || self.unsaid);
+        let Some(account) = connection.account.as_ref().filter(|own| is_known && own.is_settled()) else {
+            return;
+        };
+        let mapped = account.has_all_mapped();
+        if !self.unsettled && !mapped {
             return;
         }
-        let settled = wire::SettledRequest { client: self.server.client };
-        self.unsettled = !send_now(&connection.socket, Verb::Settled, &settled);
+        let settled = wire::SettledRequest { client: self.server.client, mapped };
+        if send_now(&connection.socket, Verb::Settled, &settled) {
+            (self.unsettled, self.unsaid) = (false, self.unsaid && !mapped);
+        }
     }
 }
 
@@ -105,9 +113,10 @@ impl LocalPool {
         }
         let (client, instance) = (reply.client, reply.instance);
         let server = Server { client, instance, version: reply.version.as_str().into() };
-        self.adopt(&server);
+        self.adopt(&server, reply.memory);
         let account = Account::of(reply.memory, instance);
         let connection = Connection { socket, server, account };
+        self.say_what_is_mapped(&connection, deadline).await?;
         self.state.lock().settle(&connection);
         Ok(connection)
     }
@@ -115,7 +124,7 @@ impl LocalPool {
     /// A write of an operation is over: tells the server, if it still has to know, that none is under way from before it.
     pub(super) fn tell_settled(&self) {
         let mut state = self.state.lock();
-        if !state.unsettled {
+        if !state.unsettled && !state.unsaid {
             return;
         }
         if let Some(connection) = state.idle.pop() {
@@ -156,14 +165,14 @@ impl LocalPool {
     }
 
     /// Takes note of the server that answered; forgets what belonged to another.
-    fn adopt(&self, server: &Server) {
+    fn adopt(&self, server: &Server, memory: u64) {
         let mut state = self.state.lock();
         if state.server.instance != server.instance {
             state.idle.clear();
             state.ends.clear();
-            state.unsettled = true;
+            (state.unsettled, state.unsaid) = (true, true);
             self.slabs.forget();
-            self.held.lock().forget();
+            self.held.lock().move_to(server.instance, memory);
         }
         state.server = server.clone();
     }

@@ -1,4 +1,4 @@
-//! Which servers' slots this process is writing. Owns: the account of it, one for all clients of this copy of the library, so that a server that
+//! Which servers' slots this process is writing, or has mapped. Owns: the account of it, one for all clients of this copy of the library, so that a server that
 //! took over the memory of one before can be told that nothing is under way from then. Must not know: connections, what is
 //! written.
 //!
@@ -26,11 +26,19 @@ pub(super) struct Account {
     /// Whose writes: a process that was forked has the accounts of the one before it, but none of its threads.
     process: u32,
     under_way: AtomicUsize,
+    /// Leases of mapped slots, and those asked for.
+    mapped: AtomicUsize,
 }
 
 /// Slots are asked for, or written.
 #[derive(Debug)]
 pub(super) struct Writing {
+    account: Arc<Account>,
+}
+
+/// Slots are mapped, or asked for to map them.
+#[derive(Debug)]
+pub(super) struct Mapping {
     account: Arc<Account>,
 }
 
@@ -53,7 +61,8 @@ impl Account {
             return None;
         }
         let process = std::process::id();
-        let new = || Arc::new(Account { memory, instance, process, under_way: AtomicUsize::new(0) });
+        let none = AtomicUsize::default;
+        let new = || Arc::new(Account { memory, instance, process, under_way: none(), mapped: none() });
         // A process that was forked while a thread had the lock never gets it.
         let Some(mut accounts) = ACCOUNTS.try_lock_for(ACCOUNTS_WAIT) else {
             INCOMPLETE.store(true, Ordering::SeqCst);
@@ -77,8 +86,23 @@ impl Account {
         Writing { account: Arc::clone(self) }
     }
 
+    /// Slots are about to be asked for, to map them.
+    pub(super) fn begin_mapping(self: &Arc<Self>) -> Mapping {
+        self.mapped.fetch_add(1, Ordering::SeqCst);
+        Mapping { account: Arc::clone(self) }
+    }
+
     /// Whether this process writes to no slot of a server that had this one's memory before it. Asked when this one has answered.
     pub(super) fn is_settled(&self) -> bool {
+        self.none_before(|other| &other.under_way)
+    }
+
+    /// Whether it has none mapped either, but for those that this one has taken over.
+    pub(super) fn has_all_mapped(&self) -> bool {
+        self.none_before(|other| &other.mapped)
+    }
+
+    fn none_before(&self, count: impl Fn(&Account) -> &AtomicUsize) -> bool {
         if INCOMPLETE.load(Ordering::SeqCst) || library() == 0 {
             return false;
         }
@@ -87,7 +111,7 @@ impl Account {
             return false;
         };
         let mut before = accounts.iter().filter_map(Weak::upgrade).filter(|other| self.is_after(other));
-        before.all(|other| other.under_way.load(Ordering::SeqCst) == 0)
+        before.all(|other| count(&other).load(Ordering::SeqCst) == 0)
     }
 
     fn is_after(&self, other: &Account) -> bool {
@@ -99,6 +123,19 @@ impl Writing {
     /// Nobody can say when it ends: it counts as long as the process lives.
     pub(super) fn never_ends(self) {
         std::mem::forget(self);
+    }
+}
+
+impl Mapping {
+    /// Names the memory that the slots are in.
+    pub(super) fn memory(&self) -> u64 {
+        self.account.memory
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.account.mapped.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -218,7 +218,7 @@ impl Targets for Landing<'_> {
         let (mut found, mut slots) = (Vec::new(), Vec::new());
         let miss = loop {
             match pages.next(namespace, window).await? {
-                Next::Page { position, slot, checksum, tier } => {
+                Next::Page { position, slot, checksum, tier, .. } => {
                     let plan = self.pages[range.start + position as usize].clone();
                     slots.push(SlotPage { slot, plan });
                     found.push((checksum, tier));

@@ -33,7 +33,7 @@ pub(crate) struct Pages {
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A shard of a page is in a slot.
-    Page { position: u32, slot: Slot, checksum: u64, tier: wire::TierKind },
+    Page { position: u32, slot: Slot, place: wire::SlotRef, checksum: u64, tier: wire::TierKind },
     /// A page is not there, and none after it.
     Miss(MissCause),
     /// The window's pages are through.
@@ -95,7 +95,8 @@ impl Pages {
         let (server, id, pool) = (self.lent.server(), namespace.id(), Arc::clone(self.lent.pool()));
         let place = SlotOf { server: &server, namespace: &id.0, page_bytes: namespace.page_bytes() };
         let slot = pool.slot(place, page.slot.as_ref(), window.deadline).await?;
-        Ok(Next::Page { position: page.index, slot, checksum: page.checksum, tier: tier(page.tier) })
+        let (place, tier) = (page.slot.unwrap_or_default(), tier(page.tier));
+        Ok(Next::Page { position: page.index, slot, place, checksum: page.checksum, tier })
     }
 }
 
@@ -112,7 +113,7 @@ impl Namespace {
         let (mut copied, mut arrivals) = (0, Arrivals::new(window.moved));
         loop {
             let (position, slot, checksum, tier) = match pages.next(self, window).await? {
-                Next::Page { position, slot, checksum, tier } => (position, slot, checksum, tier),
+                Next::Page { position, slot, checksum, tier, .. } => (position, slot, checksum, tier),
                 Next::Miss(cause) => {
                     report.miss = Some(cause);
                     return Ok(());

@@ -3,7 +3,7 @@
 
 use super::{Access, Mapped, PageSpan, Standing};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{WINDOW_PAGES_MAX, YIELD_BYTES};
 use crate::offload::{Decline, NotDurable, OffloadOptions, OffloadReport};
 use std::sync::Arc;
@@ -97,14 +97,14 @@ impl PageSpan {
         deadline: Deadline,
     ) -> Result<wire::CommitReservedReply> {
         let tail = (options.tail_tokens > 0).then_some(place + hashes.len() - 1);
-        let (mut positions, mut checksums, mut lease, mut read) = (Vec::new(), Vec::new(), 0, 0);
+        let (mut positions, mut checksums, mut of, mut read) = (Vec::new(), Vec::new(), None, 0);
         for place in place..place + hashes.len() {
             let at = self.find(row, place)?;
             if tail == Some(place) {
                 self.blank_tail(at, options.tail_tokens);
             }
             let Some(mapped) = self.table[at].as_ref() else { continue };
-            lease = mapped.lease;
+            of = Some((mapped.server.clone(), mapped.lease));
             positions.push(mapped.position);
             checksums.push(mapped.slot().page().checksum());
             read += mapped.slot().len();
@@ -117,6 +117,10 @@ impl PageSpan {
         let Some(mut lent) = self.namespace.link.lend_shm(deadline).await? else {
             return Err(Error::invalid("pages can be mapped through the shm data plane only"));
         };
+        let lease = of.and_then(|(server, lease)| lent.pool().lease_now(&server, lease));
+        let lease = lease.ok_or_else(|| {
+            Error::new(ErrorKind::LeaseExpired, "the server does not have what was reserved any more")
+        })?;
         let request = wire::CommitReservedRequest {
             namespace: self.namespace.wire_id(),
             client: lent.client(),

@@ -6,18 +6,23 @@ use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::YIELD_BYTES;
-use crate::local::{Holding, Server};
+use crate::local::{HeldSlots, Holding, Server, WillMap};
 use crate::offload::window_pages;
 use crate::reload::shm::{Next, Pages};
 use crate::reload::{MissCause, ReloadOptions, ReloadReport, ReloadWindow};
 use std::sync::Arc;
 use std::time::Instant;
 use turnkv_proto::BlockHash;
-use turnkv_proto::wire::TierKind;
+use turnkv_proto::wire::{SlotRef, TierKind};
 use turnkv_transfer::{Checksum, Slot};
 
 /// A page that a window's lease is on.
-type Found = (Slot, u64, TierKind);
+struct Found {
+    slot: Slot,
+    place: SlotRef,
+    checksum: u64,
+    tier: TierKind,
+}
 
 impl PageSpan {
     /// Puts the leading pages that are there, each verified, at the places from `place` on. What was at these
@@ -93,7 +98,11 @@ impl PageSpan {
             return Err(Error::protocol("pages without a lease"));
         };
         let (server, pool) = (pages.lent.server(), Arc::clone(pages.lent.pool()));
-        match pool.hold(&mut pages.lent, lease, window.deadline).await {
+        let slots = (0..).zip(&found).map(|(position, found)| (position, found.place)).collect();
+        let (namespace, shard) = (self.namespace.id().0, window.begin.shard);
+        let of = HeldSlots { namespace, shard, reserved: false, slots };
+        let wish = WillMap::begin(&pages.lent);
+        match pool.hold(&mut pages.lent, lease, (of, wish), window.deadline).await {
             Err(error) if error.kind == ErrorKind::LeaseExpired => {
                 report.miss = Some(MissCause::LeaseExpired);
                 return Ok(());
@@ -108,11 +117,12 @@ impl PageSpan {
         let good = self.verify(&found, report).await;
         let corrupt = if good < found.len() { vec![good as u32] } else { Vec::new() };
         if good == 0 {
-            pool.release(&server, lease, Vec::new(), corrupt);
+            pool.release(&server, lease, &[], corrupt);
             return Ok(());
         }
         if good < found.len() {
-            pool.release(&server, lease, (good as u32..found.len() as u32).collect(), corrupt);
+            let bad: Vec<u32> = (good as u32..found.len() as u32).collect();
+            pool.release(&server, lease, &bad, corrupt);
         }
         self.leases.insert((server.instance, lease), good);
         self.take_in(row, place, found, good, (&server, lease), report)
@@ -127,7 +137,9 @@ impl PageSpan {
         let mut found = Vec::with_capacity(window.pages);
         loop {
             match pages.next(&self.namespace, window).await? {
-                Next::Page { slot, checksum, tier, .. } => found.push((slot, checksum, tier)),
+                Next::Page { slot, place, checksum, tier, .. } => {
+                    found.push(Found { slot, place, checksum, tier });
+                }
                 Next::Miss(cause) => return Ok((found, Some(cause))),
                 Next::End => return Ok((found, None)),
             }
@@ -137,7 +149,7 @@ impl PageSpan {
     /// How many leading pages have the bytes that their checksums promise; the next one, if any, is a miss.
     async fn verify(&self, found: &[Found], report: &mut ReloadReport) -> usize {
         let mut checked = 0;
-        for (position, (slot, checksum, _)) in found.iter().enumerate() {
+        for (position, Found { slot, checksum, .. }) in found.iter().enumerate() {
             if self.namespace.link.config.verify && slot.page().checksum() != *checksum {
                 self.note_corrupt(position, report);
                 return position;
@@ -166,7 +178,8 @@ impl PageSpan {
         (server, lease): (&Server, u64),
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let mut mapped = found.into_iter().take(good).enumerate().map(|(position, (slot, _, tier))| {
+        let mut mapped = found.into_iter().take(good).enumerate().map(|(position, found)| {
+            let Found { slot, tier, .. } = found;
             let (server, position) = (server.clone(), position as u32);
             (Mapped { access: Access::Read(slot.page()), server, lease, position }, tier)
         });
@@ -194,7 +207,7 @@ impl PageSpan {
         report: &mut ReloadReport,
     ) -> Result<()> {
         let (piece_bytes, mut copied) = (self.piece_bytes(), 0);
-        for (position, (slot, checksum, tier)) in found.iter().enumerate() {
+        for (position, Found { slot, checksum, tier, .. }) in found.iter().enumerate() {
             self.vacate(row, place + position, 1)?;
             let mut sum = Checksum::new();
             for piece in 0..self.pieces {

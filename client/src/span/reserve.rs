@@ -5,7 +5,7 @@ use crate::backoff::Attempts;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::WINDOW_PAGES_MAX;
-use crate::local::{Holding, SlotOf};
+use crate::local::{HeldSlots, Holding, SlotOf, WillMap};
 use std::sync::Arc;
 use std::time::Duration;
 use turnkv_proto::wire::{self, OffloadOutcome, Verb};
@@ -91,8 +91,13 @@ impl PageSpan {
             return Err(Error::invalid("pages can be mapped through the shm data plane only"));
         };
         let server = lent.server();
-        let known =
-            self.reserved.as_ref().filter(|(other, _)| *other == server).map_or(0, |(_, lease)| *lease);
+        // Before slots are asked for: the server has those of a lease that is held as mapped from then on.
+        let wish = WillMap::begin(&lent);
+        let extended = self.reserved.clone().and_then(|(first, lease)| {
+            let now = lent.pool().lease_to_extend(&first, lease)?;
+            Some((first, lease, now))
+        });
+        let known = extended.as_ref().map_or(0, |(_, _, now)| *now);
         let request = wire::ReserveRequest {
             namespace: namespace.wire_id(),
             shard: 0,
@@ -117,15 +122,25 @@ impl PageSpan {
         for slot in &reply.slots {
             slots.push(pool.slot(place, Some(slot), deadline).await?.claim()?);
         }
-        if known != 0 {
-            lent.keep_lease(); // it is a held one already
-        } else if pool.hold(&mut lent, reply.lease, deadline).await? != Holding::Held {
-            return Ok(0); // somebody was faster: what was reserved ends with this operation
-        }
-        self.reserved = Some((server.clone(), reply.lease));
-        *self.leases.entry((server.instance, reply.lease)).or_insert(0) += slots.len();
+        let places = (reply.first..).zip(reply.slots.iter().copied()).collect();
+        let (server, lease) = match extended {
+            Some((first, lease, _)) => {
+                pool.hold_more((&first, lease), &server, places)?;
+                lent.keep_lease(); // it is a held one already
+                (first, lease)
+            }
+            None => {
+                let of = HeldSlots { namespace: id.0, shard: 0, reserved: true, slots: places };
+                if pool.hold(&mut lent, reply.lease, (of, wish), deadline).await? != Holding::Held {
+                    return Ok(0); // somebody was faster: what was reserved ends with this operation
+                }
+                (server, reply.lease)
+            }
+        };
+        self.reserved = Some((server.clone(), lease));
+        *self.leases.entry((server.instance, lease)).or_insert(0) += slots.len();
         for (position, slot) in (reply.first..).zip(slots) {
-            let (server, lease) = (server.clone(), reply.lease);
+            let server = server.clone();
             self.spare.push(Mapped { access: Access::Write(slot), server, lease, position });
         }
         Ok(reply.slots.len())

@@ -10,7 +10,7 @@ use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::NO_PAGE;
 use crate::memory::leases::counts::{Holding, UserHolding};
 use crate::memory::slots::SlotState;
-use crate::store::records::SlotChange;
+use crate::store::records::{MappedChange, SlotChange};
 use std::collections::HashMap;
 
 impl Pool {
@@ -45,6 +45,12 @@ impl Pool {
     #[doc(hidden)]
     pub fn slots_told(&self) -> Vec<SlotChange> {
         self.store.all_changes(&self.namespaces)
+    }
+
+    /// What a table has to say of slots that somebody has mapped.
+    #[doc(hidden)]
+    pub fn mapped_told(&self) -> Vec<MappedChange> {
+        self.store.all_mapped()
     }
 
     /// The leases' sums; gives how many leases each slot has.

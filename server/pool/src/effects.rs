@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::ids::{NvmePlace, PlaceNote};
-use crate::store::records::{SlabChange, SlotChange};
+use crate::store::records::{MappedChange, SlabChange, SlotChange};
 use crate::verbs::slabs::SlabAction;
 
 /// What follows from the decisions since effects were taken last. Reads are not among it: a verb that wants
@@ -19,6 +19,8 @@ pub struct Effects {
     /// the process before anybody else gets the pool. Nothing unless that was asked for.
     pub slots: Vec<SlotChange>,
     /// See `slots`.
+    pub mapped: Vec<MappedChange>,
+    /// See `slots`.
     pub slabs: Vec<SlabChange>,
     /// Pages wait to be written that did not before.
     pub writes_ready: bool,
@@ -30,9 +32,9 @@ impl Pool {
     /// Takes what follows from the verbs called since the last time: to be carried out by whoever called them.
     pub fn take_effects(&mut self) -> Effects {
         let (notes, writes_ready) = self.store.take_nvme_effects();
-        let (slots, slabs) = self.store.take_changes(&self.namespaces);
+        let (slots, mapped, slabs) = self.store.take_changes(&self.namespaces);
         let (renew, freed) = (self.take_renewals(), self.store.call.take_freed());
-        Effects { renew, notes, slots, slabs, writes_ready, freed }
+        Effects { renew, notes, slots, mapped, slabs, writes_ready, freed }
     }
 
     fn take_renewals(&mut self) -> Vec<SlabAction> {

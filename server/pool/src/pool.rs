@@ -3,6 +3,7 @@
 
 use crate::config::{ConfigError, PoolConfig};
 use crate::memory::leases::Leases;
+use crate::memory::left_leases::LeftLeases;
 use crate::namespaces::table::Namespaces;
 use crate::sessions::table::Sessions;
 use crate::sizing::curves::Curves;
@@ -29,7 +30,8 @@ use crate::store::Store;
 ///   [`keep_filling`](Pool::keep_filling)
 /// - *Reload*: [`begin_reload`](Pool::begin_reload), [`end_reload`](Pool::end_reload)
 /// - *Mapped slots*: [`reserve`](Pool::reserve), [`reserve_more`](Pool::reserve_more),
-///   [`commit_reserved`](Pool::commit_reserved), [`renew`](Pool::renew), [`release`](Pool::release)
+///   [`commit_reserved`](Pool::commit_reserved), [`renew`](Pool::renew), [`release`](Pool::release),
+///   [`take_over`](Pool::take_over)
 /// - *Turns*: [`start_turn`](Pool::start_turn), [`begin_turn_some`](Pool::begin_turn_some),
 ///   [`turn_begun`](Pool::turn_begun) ([`begin_turn`](Pool::begin_turn));
 ///   [`end_turn_step`](Pool::end_turn_step) ([`end_turn`](Pool::end_turn)),
@@ -85,6 +87,8 @@ pub struct Pool {
     pub(crate) store: Store,
     pub(crate) namespaces: Namespaces,
     pub(crate) leases: Leases,
+    /// Which of them are of slots that processes have had mapped since before the start.
+    pub(crate) left: LeftLeases,
     pub(crate) sessions: Sessions,
     /// What turns would have found at other sizes.
     pub(crate) curves: Curves,
@@ -98,6 +102,7 @@ impl Pool {
             store: Store::new(config),
             namespaces: Namespaces::default(),
             leases: Leases::default(),
+            left: LeftLeases::default(),
             sessions: Sessions::default(),
             curves: Curves::default(),
         })

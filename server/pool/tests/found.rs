@@ -89,7 +89,7 @@ fn slabs_of_namespaces_that_nobody_opens_are_the_last_to_serve_others_and_get_fr
         pool.begin_slab(
             slab,
             7,
-            Some(FoundSlab { slab, generation: 7, namespace: desc.id, slots, held: vec![] }),
+            Some(FoundSlab { slab, generation: 7, namespace: desc.id, slots, held: vec![], mapped: vec![] }),
         );
     }
     pool.begin_slab(3, 2, None);

@@ -85,9 +85,12 @@ pub(crate) fn rule_of_frame(verb: Verb) -> (Need, Reach) {
     match verb {
         Verb::Unspecified | Verb::Hello => (Need::Lease, Reach::Everybody),
         Verb::Lookup => (Need::Tenant, Reach::Everybody),
-        Verb::AttachSlab | Verb::BeginOffload | Verb::BeginReload | Verb::Reserve | Verb::CommitReserved => {
-            (Need::Tenant, Reach::Host)
-        }
+        Verb::AttachSlab
+        | Verb::BeginOffload
+        | Verb::BeginReload
+        | Verb::Reserve
+        | Verb::CommitReserved
+        | Verb::TakeOver => (Need::Tenant, Reach::Host),
         Verb::CommitOffload
         | Verb::AbortOffload
         | Verb::EndReload

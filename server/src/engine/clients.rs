@@ -36,6 +36,17 @@ pub(crate) struct Ghost {
     pub(crate) process: Process,
     /// As the slot table names it.
     pub(crate) holder: Holder,
+    /// What it was doing with the slots.
+    pub(crate) left: Left,
+}
+
+/// What a client of the server before was doing with slots that it still has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It may be writing them.
+    Writing,
+    /// It has them mapped.
+    Mapped,
 }
 
 struct Client {
@@ -47,7 +58,7 @@ struct Client {
     /// Which copy of a client library in it; 0: one that keeps no account of what it writes.
     library: u64,
     /// Known of the slot table alone: what a server before this one granted it is in quarantine. Nobody joins it.
-    left_behind: bool,
+    left_behind: Option<Left>,
     connections: usize,
     /// Of these, whose peers have left while a call of theirs is in service.
     left: usize,
@@ -56,7 +67,7 @@ struct Client {
 impl Client {
     /// One whose process is not of this host.
     fn of_no_process(process: Presence) -> Client {
-        let (pid, user, identity, library, left_behind) = (0, 0, None, 0, false);
+        let (pid, user, identity, library, left_behind) = (0, 0, None, 0, None);
         Client { pid, user, identity, process, library, left_behind, connections: 0, left: 0 }
     }
 
@@ -179,7 +190,7 @@ impl Clients {
         let process = Process::of_peer(socket).map_err(unseen)?;
         let identity = process.identity().map_err(unseen)?;
         let mut known = self.known.lock();
-        let of_process = |client: &Client| !client.left_behind && client.is(pid, identity);
+        let of_process = |client: &Client| client.left_behind.is_none() && client.is(pid, identity);
         let libraries = known.values().filter(|client| of_process(client)).count();
         let is_one = |client: &Client| of_process(client) && client.library == library;
         // A process with more copies than anybody has is known as one that keeps no account.
@@ -200,7 +211,7 @@ impl Clients {
         let id = random_u64()? & !EPHEMERAL;
         let process = Presence::Process(process);
         let client =
-            Client { pid, user, identity, process, library, left_behind: false, connections: 1, left: 0 };
+            Client { pid, user, identity, process, library, left_behind: None, connections: 1, left: 0 };
         known.insert(id, client);
         *self.idle_since.lock() = None;
         Ok((ClientId(id), user_of(user)))
@@ -208,30 +219,39 @@ impl Clients {
 
     /// A process that was the client of a server before this one is known from now on, without a connection. Returns whose it is.
     pub(super) fn remember(&self, ghost: Ghost) -> UserId {
-        let Ghost { client, pid, user, process, holder } = ghost;
+        let Ghost { client, pid, user, process, holder, left } = ghost;
         let library = match holder {
             Holder::Process { library, .. } => library,
             Holder::Unknown => 0,
         };
         let identity = process.identity().unwrap_or(None);
         let process = Presence::Process(process);
-        let known =
-            Client { pid, user, identity, process, library, left_behind: true, connections: 0, left: 0 };
+        let left_behind = Some(left);
+        let known = Client { pid, user, identity, process, library, left_behind, connections: 0, left: 0 };
         self.known.lock().insert(client.0, known);
         user_of(user)
     }
 
     /// Removes and returns what servers before this one left of a client: it is the same library of the same process, and says that
-    /// it writes nothing of it.
-    pub(super) fn take_settled(&self, client: ClientId) -> Vec<ClientId> {
+    /// it does not do this with any of it.
+    pub(super) fn take_settled(&self, client: ClientId, left: Left) -> Vec<ClientId> {
+        let of_it = self.left_of(client, left);
         let mut known = self.known.lock();
-        let Some(own) = known.get(&client.0).filter(|own| own.library != 0 && !own.left_behind) else {
+        of_it.into_iter().filter(|client| known.remove(&client.0).is_some()).collect()
+    }
+
+    /// As what a client is known from servers before this one.
+    pub(super) fn left_of(&self, client: ClientId, left: Left) -> Vec<ClientId> {
+        let known = self.known.lock();
+        let Some(own) = known.get(&client.0).filter(|own| own.library != 0 && own.left_behind.is_none())
+        else {
             return Vec::new();
         };
-        let (pid, identity, library) = (own.pid, own.identity, own.library);
-        let is_left = |left: &Client| left.left_behind && left.library == library && left.is(pid, identity);
-        let left: Vec<u64> = known.iter().filter(|(_, left)| is_left(left)).map(|(id, _)| *id).collect();
-        left.into_iter().filter(|id| known.remove(id).is_some()).map(ClientId).collect()
+        let is_its = |other: &Client| {
+            let is_left = other.left_behind == Some(left) && other.library == own.library;
+            is_left && other.is(own.pid, own.identity)
+        };
+        known.iter().filter(|(_, other)| is_its(other)).map(|(id, _)| ClientId(*id)).collect()
     }
 
     /// How the next server tells whether a client may still write.

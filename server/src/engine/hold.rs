@@ -1,6 +1,7 @@
 //! Slots that clients map: reserve, commit in place, renew, release. Owns: the verbs' order and their
 //! waits. Must not know: what is mapped where.
 
+use super::clients::Left;
 use super::decide::{Decision, Later};
 use super::durable::{Durability, NotDurable};
 use super::recorder::{RecordedKind, Told};
@@ -9,8 +10,8 @@ use crate::limits::RETRY_AFTER_MS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use turnkv_pool::{
-    ClientId, CommitReservedAsk, LeaseId, OffloadAsk, Outcome, Renewed, ReserveAsk, Reserved, ReservedCommit,
-    SlotPlace,
+    ClientId, CommitReservedAsk, LeaseId, MappedSlot, OffloadAsk, Outcome, Renewed, ReserveAsk, Reserved,
+    ReservedCommit, SlotPlace, TakeOverAsk, TakenOver,
 };
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, Shards};
 
@@ -73,6 +74,16 @@ pub(crate) struct CommitReserved {
     pub(crate) siblings: bool,
     /// Answer once they are on stable storage.
     pub(crate) durable: bool,
+}
+
+/// Slots that a client has mapped since an earlier server.
+pub(crate) struct TakeOver {
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Which shard is in them.
+    pub(crate) shard: u16,
+    /// By ascending positions.
+    pub(crate) slots: Vec<MappedSlot>,
 }
 
 /// Slots that a client has unmapped.
@@ -174,6 +185,18 @@ impl Engine {
     pub(crate) fn renew(&self, client: ClientId, leases: &[LeaseId]) -> (Renewed, u32) {
         let now = self.now();
         (self.decide().pool.renew(client, leases, now), self.settings.limits.lease_ms as u32)
+    }
+
+    /// The client has these slots mapped since an earlier server: those that are kept for it are under a lease of its own again. It is
+    /// asked to renew that within so many milliseconds.
+    pub(crate) fn take_over(&self, client: ClientId, ask: &TakeOver) -> Result<(TakenOver, u32), Error> {
+        let (ns, now) = (self.find_namespace(&ask.namespace)?, self.now());
+        let left = self.clients.left_of(client, Left::Mapped);
+        let mut core = self.decide();
+        core.check_present(client)?;
+        let asked = TakeOverAsk { client, left: &left, ns, shard: ask.shard, slots: &ask.slots };
+        let taken = core.pool.take_over(asked, now).map_err(refuse)?;
+        Ok((taken, self.settings.limits.lease_ms as u32))
     }
 
     /// The client has unmapped these slots.

@@ -1,7 +1,7 @@
 //! Page memory at a start: made anew, or taken over as the last process left it. Owns: what of the kept memory fits, and that
 //! what does not is said in one line. Must not know: pages (the pool takes in what was found), who keeps the descriptors.
 
-use super::clients::{EPHEMERAL, Ghost, random_u64};
+use super::clients::{EPHEMERAL, Ghost, Left, random_u64};
 use super::outliving::{CATALOG_NAME, Outliving, SlotTableWriter, TABLE_NAME, slab_name, slab_of_name};
 use crate::config::Settings;
 use crate::keep::link::Kept;
@@ -23,7 +23,7 @@ pub(crate) struct Memory {
     pub(crate) dram: DramTier,
     /// Generation of each slab, with what was found in it.
     pub(crate) slabs: Vec<(u32, Option<FoundSlab>)>,
-    /// Processes that may still be writing some of it.
+    /// Processes that may still be writing some of it, or have it mapped.
     pub(crate) ghosts: Vec<Ghost>,
     /// What makes it outlive this process; none: it does not.
     pub(crate) outliving: Option<(Outliving, SlotTableWriter)>,
@@ -155,6 +155,8 @@ struct StartPlan {
     ghosts: Vec<Ghost>,
     /// Slots whose holders are gone, or not theirs any more.
     over: Vec<(u32, u32)>,
+    /// Slots that somebody had mapped, with those who have still.
+    mapped: BTreeMap<(u32, u32), Vec<Holder>>,
 }
 
 struct SlabPlan {
@@ -189,6 +191,15 @@ impl StartPlan {
             let held = planned.found.as_ref().map(|found| &found.held[..]).unwrap_or_default();
             let over = entries.held.iter().filter(|(slot, _)| !held.iter().any(|(other, _)| other == slot));
             plan.over.extend(over.map(|(slot, _)| (slab as u32, *slot)));
+            let seen = planned.found.as_ref().map(|found| &found.mapped[..]).unwrap_or_default();
+            for (slot, reader) in &entries.mapped {
+                let readers = plan.mapped.entry((slab as u32, *slot)).or_default();
+                let lives = |(of, client): &(u32, ClientId)| {
+                    of == slot
+                        && plan.ghosts.iter().any(|ghost| (ghost.client, ghost.holder) == (*client, *reader))
+                };
+                readers.extend(seen.iter().any(lives).then_some(*reader));
+            }
             plan.slabs.push(planned);
         }
         plan.table = Some(table);
@@ -200,7 +211,20 @@ impl StartPlan {
     fn clear(&mut self) {
         let Some(table) = &mut self.table else { return };
         self.over.iter().for_each(|(slab, slot)| table.hold(*slab, *slot, None));
-        (0..self.slabs.len() as u32).for_each(|slab| table.map(slab, false));
+        for ((slab, slot), readers) in &self.mapped {
+            table.map(*slab, *slot, readers.iter().copied());
+        }
+        for slab in 0..self.slabs.len() as u32 {
+            let seen =
+                self.mapped.range((slab, 0)..=(slab, u32::MAX)).any(|(_, readers)| !readers.is_empty());
+            table.map_slab(slab, seen);
+        }
+        let known: Vec<Holder> = table.readers().collect();
+        for reader in known {
+            if !self.mapped.values().flatten().any(|other| *other == reader) {
+                table.forget(reader);
+            }
+        }
     }
 
     /// How one slab begins: as it is, if all that is in it can be accounted for, else with fresh memory.
@@ -213,8 +237,9 @@ impl StartPlan {
         let of_it = entries.sealed.iter().filter(|(_, entry, _)| entry.generation == generation);
         let namespace = of_it.clone().next().map(|(_, entry, _)| entry.namespace);
         let alone = of_it.clone().all(|(_, entry, _)| Some(entry.namespace) == namespace);
-        let (Some(namespace), true, false) = (namespace, alone, entries.mapped) else { return fresh };
-        let Some(held) = self.held(entries) else { return fresh };
+        let (Some(namespace), true) = (namespace, alone) else { return fresh };
+        let Some(held) = self.ghosts_of(&entries.held, Left::Writing) else { return fresh };
+        let Some(mapped) = self.ghosts_of(&entries.mapped, Left::Mapped) else { return fresh };
         let slot = |(slot, entry, sequence): &(u32, turnkv_tier::dram::table::SlotEntry, u64)| FoundSlot {
             slot: *slot,
             hash: entry.hash,
@@ -226,16 +251,18 @@ impl StartPlan {
             checksum: entry.checksum,
             sequence: *sequence,
         };
-        let found = FoundSlab { slab, generation, namespace, slots: of_it.map(slot).collect(), held };
+        let slots = of_it.map(slot).collect();
+        let found = FoundSlab { slab, generation, namespace, slots, held, mapped };
         SlabPlan { generation, kept: Some(fd), name: Some(slab_name(slab, generation)), found: Some(found) }
     }
 
-    /// Which slots of a slab whose processes live may still write. None: nobody can say.
-    fn held(&mut self, entries: &FoundEntries) -> Option<Vec<(u32, ClientId)>> {
+    /// Which of these slots are of processes that live, as what these are known. None: nobody can say.
+    fn ghosts_of(&mut self, slots: &[(u32, Holder)], left: Left) -> Option<Vec<(u32, ClientId)>> {
         let mut held = Vec::new();
-        for (slot, holder) in &entries.held {
+        for (slot, holder) in slots {
             let Holder::Process { pid, began, .. } = holder else { return None };
-            if let Some(ghost) = self.ghosts.iter().find(|ghost| ghost.holder == *holder) {
+            let is_known = |ghost: &&Ghost| (ghost.holder, ghost.left) == (*holder, left);
+            if let Some(ghost) = self.ghosts.iter().find(is_known) {
                 held.push((*slot, ghost.client));
                 continue;
             }
@@ -245,7 +272,7 @@ impl StartPlan {
             if self.ghosts.len() >= CLIENTS_MAX {
                 return None;
             }
-            self.ghosts.push(Ghost { client, pid: *pid as i32, user, process, holder: *holder });
+            self.ghosts.push(Ghost { client, pid: *pid as i32, user, process, holder: *holder, left });
             held.push((*slot, client));
         }
         Some(held)

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-use turnkv_pool::{ClientId, SlabChange, SlotChange, SlotRecord};
+use turnkv_pool::{ClientId, MappedChange, SlabChange, SlotChange, SlotRecord};
 use turnkv_tier::dram::DramTier;
 use turnkv_tier::dram::table::{Holder, SlotEntry, SlotTable};
 use turnkv_transfer::Region;
@@ -54,11 +54,14 @@ impl SlotTableWriter {
 
     /// A client is gone, and so are its leases.
     pub(super) fn forget(&mut self, client: ClientId) {
-        self.holders.remove(&client);
+        let Some(holder) = self.holders.remove(&client) else { return };
+        if !self.holders.values().any(|other| *other == holder) {
+            self.table.forget(holder);
+        }
     }
 
     /// Notes what became of slots and slabs.
-    pub(super) fn write(&mut self, slots: &[SlotChange], slabs: &[SlabChange]) {
+    pub(super) fn write(&mut self, slots: &[SlotChange], mapped: &[MappedChange], slabs: &[SlabChange]) {
         for SlotChange { slot, record, writer } in slots {
             match record {
                 Some(record) => self.table.seal(slot.slab, slot.slot, &entry(record)),
@@ -67,8 +70,12 @@ impl SlotTableWriter {
             let holder = writer.and_then(|client| self.holders.get(&client).copied());
             self.table.hold(slot.slab, slot.slot, holder);
         }
+        for MappedChange { slot, readers } in mapped {
+            let holder = |client| self.holders.get(client).copied().unwrap_or(Holder::Unknown);
+            self.table.map(slot.slab, slot.slot, readers.iter().map(holder));
+        }
         for SlabChange { slab, mapped } in slabs {
-            self.table.map(*slab, *mapped);
+            self.table.map_slab(*slab, *mapped);
         }
     }
 }

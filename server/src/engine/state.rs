@@ -137,9 +137,13 @@ impl Core {
     /// the lock, and before anybody hears of a slot.
     pub(super) fn take_effects(&mut self) -> Effects {
         let mut effects = self.pool.take_effects();
-        let (slots, slabs) = (std::mem::take(&mut effects.slots), std::mem::take(&mut effects.slabs));
+        let (slots, mapped, slabs) = (
+            std::mem::take(&mut effects.slots),
+            std::mem::take(&mut effects.mapped),
+            std::mem::take(&mut effects.slabs),
+        );
         if let Some(table) = &mut self.slot_table {
-            table.write(&slots, &slabs);
+            table.write(&slots, &mapped, &slabs);
         }
         effects
     }

@@ -25,10 +25,22 @@ impl Slots {
         self.changes = Some(Changes::default());
     }
 
-    /// Slots and slabs that changed since the last call.
-    pub(crate) fn take_changes(&mut self) -> (Vec<u32>, Vec<u32>) {
+    /// Slots that hold something else, slots that others have mapped, and slabs that changed since the last call.
+    pub(crate) fn take_changes(&mut self) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
         let Some(changes) = &mut self.changes else { return Default::default() };
-        (std::mem::take(&mut changes.slots), std::mem::take(&mut changes.slabs))
+        let Changes { slots, mapped, slabs, .. } = changes;
+        (std::mem::take(slots), std::mem::take(mapped), std::mem::take(slabs))
+    }
+
+    /// Who has a slot mapped.
+    pub(crate) fn readers(&self, slot: u32) -> Vec<ClientId> {
+        let readers = self.changes.as_ref().and_then(|changes| changes.readers.get(&slot));
+        readers.map(|readers| readers.iter().map(|(client, _)| *client).collect()).unwrap_or_default()
+    }
+
+    /// Slots that somebody has mapped.
+    pub(crate) fn mapped_slots(&self) -> impl Iterator<Item = u32> + '_ {
+        self.changes.iter().flat_map(|changes| changes.readers.keys().copied())
     }
 
     /// A slot holds something else from now on.
@@ -60,21 +72,23 @@ impl Slots {
         self.changes.as_ref()?.writers.get(&slot).copied()
     }
 
-    /// A process has a slot mapped from now on (`true`), or no longer.
-    pub(crate) fn map(&mut self, slot: u32, mapped: bool) {
+    /// A client has a slot mapped once more from now on (`true`), or once less.
+    pub(crate) fn map(&mut self, slot: u32, client: ClientId, mapped: bool) {
         let slab = self.key(slot).slab;
         let this = self.slab_mut(slab);
         this.mapped = if mapped { this.mapped + 1 } else { this.mapped - 1 };
         let changed = this.mapped == u32::from(mapped);
-        if let (true, Some(changes)) = (changed, &mut self.changes) {
+        let Some(changes) = &mut self.changes else { return };
+        changes.map(slot, client, mapped);
+        if changed {
             changes.slabs.push(slab);
         }
     }
 
     /// At a start: a slab's memory is of this generation. `found`: it is another process's, and is set aside for the
-    /// namespace whose pages are in it.
-    pub(crate) fn begin_slab(&mut self, slab: u32, generation: u32, found: bool) {
-        self.slab_mut(slab).generation = generation;
+    /// namespace whose pages are in it. `seen`: processes have slots of it mapped, so nobody else gets it.
+    pub(crate) fn begin_slab(&mut self, slab: u32, generation: u32, found: bool, seen: bool) {
+        (self.slab_mut(slab).generation, self.slab_mut(slab).seen) = (generation, seen);
         if found {
             self.set_aside(slab);
         }
@@ -83,6 +97,11 @@ impl Slots {
     /// Slabs without pages whose memory another process left.
     pub(crate) fn aside(&self) -> &[u32] {
         &self.aside
+    }
+
+    /// Nobody has slots of a slab mapped any more that another process left.
+    pub(crate) fn end_seen(&mut self, slab: u32) {
+        self.slab_mut(slab).seen = false;
     }
 
     /// Whether a slab waits for the namespace of what was found in it.
@@ -136,6 +155,7 @@ impl Slots {
     /// A slab that was set aside is cut for a namespace, and has these slots.
     pub(super) fn end_aside(&mut self, slab: u32, class: u32, metas: Vec<SlotMeta>) {
         self.aside.retain(|other| *other != slab);
+        self.end_seen(slab);
         let (slot_bytes, tenant) =
             (self.classes[class as usize].slot_bytes, self.classes[class as usize].tenant);
         let this = &mut self.slabs[slab as usize];

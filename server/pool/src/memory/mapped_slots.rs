@@ -21,6 +21,14 @@ impl Slots {
         self.touch(slot);
     }
 
+    /// A slot that was reserved when its server ended is again, if nobody but its holder has it.
+    pub(crate) fn reserve_again(&mut self, slot: u32) {
+        let meta = self.meta_mut(slot);
+        if (meta.state, meta.leases, meta.ios) == (SlotState::Doomed, 1, 0) {
+            meta.state = SlotState::Reserved;
+        }
+    }
+
     /// No page will come into a reserved slot: it is free when its lease ends. Other slots stay as they are.
     pub(crate) fn give_up_reserved(&mut self, slot: u32) {
         let meta = self.meta_mut(slot);

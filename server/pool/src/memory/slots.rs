@@ -52,6 +52,8 @@ pub(crate) struct Slab {
     pub(crate) leased: u32,
     /// Times that processes have one of its slots mapped.
     pub(crate) mapped: u32,
+    /// Set aside while processes have slots of it mapped: its memory may not be taken away.
+    pub(super) seen: bool,
     /// When one of its pages was used last.
     pub(super) touched: u64,
     next: u32,
@@ -387,7 +389,8 @@ impl Slots {
 
     /// What was found in a slab is given up for whoever has no other: it gets fresh memory, for it was somebody's.
     fn give_up_aside(&mut self) -> Option<u32> {
-        let slab = self.aside.pop()?;
+        let at = self.aside.iter().rposition(|slab| !self.slabs[*slab as usize].seen)?;
+        let slab = self.aside.remove(at);
         self.slabs[slab as usize].generation += 1;
         self.renewed.push(slab);
         Some(slab)

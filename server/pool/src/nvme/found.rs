@@ -18,6 +18,8 @@ pub struct FoundSlab {
     pub slots: Vec<FoundSlot>,
     /// Slots that a process may still be writing; each counts as leased to this client, which the pool was told of.
     pub held: Vec<(u32, ClientId)>,
+    /// Slots that a process has mapped: each stays under a lease of this client, beside the page in it.
+    pub mapped: Vec<(u32, ClientId)>,
 }
 
 /// One shard of a page in a slot, as was noted when its bytes were complete.
@@ -65,6 +67,17 @@ impl FoundSlabs {
     /// Those of a namespace that was opened wait no more.
     pub(crate) fn take(&mut self, id: &NamespaceId) -> Vec<FoundSlab> {
         self.families.remove(id).unwrap_or_default()
+    }
+
+    /// A client has none of their slots mapped any more. Returns those of which no other has.
+    pub(crate) fn forget_reader(&mut self, client: ClientId) -> Vec<u32> {
+        let slabs = self.families.values_mut().flatten();
+        let forget = |slab: &mut FoundSlab| {
+            let before = slab.mapped.len();
+            slab.mapped.retain(|(_, reader)| *reader != client);
+            (before > 0 && slab.mapped.is_empty()).then_some(slab.slab)
+        };
+        slabs.filter_map(forget).collect()
     }
 
     /// Whether some wait for a namespace.

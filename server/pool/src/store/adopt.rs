@@ -1,7 +1,7 @@
 //! What was found at a start, on NVMe and in slabs of another process, becomes pages once its namespace is opened. Owns:
 //! what is taken in, page by page. Must not know: segments, files; the order (the adoption has it).
 
-use crate::ids::{NONE, NamespaceIndex, Now, SlotKey};
+use crate::ids::{ClientId, NONE, NamespaceIndex, Now, SlotKey};
 use crate::limits::STRANGERS_MS_MAX;
 use crate::memory::found_slabs::TakenIn;
 use crate::namespaces::table::Namespaces;
@@ -22,8 +22,8 @@ impl Store {
         Some(Adoption::new(ns, id, on_nvme.unwrap_or_default(), slabs))
     }
 
-    /// A slab that another process left is the namespace's of its pages from now on. `held`: slots that somebody may still
-    /// be writing, ascending; the caller leases them. False: it serves others by now.
+    /// A slab that another process left is the namespace's of its pages from now on. `held`: slots without a page that somebody
+    /// may still be writing, or has mapped, ascending; the caller leases them. False: it serves others by now.
     pub(crate) fn take_in(&mut self, ns: u16, slab: &FoundSlab, held: &[u32]) -> bool {
         if !self.slots.is_aside(slab.slab) {
             return false;
@@ -34,6 +34,13 @@ impl Store {
         self.call.pass(u64::from(per_slab));
         self.slots.take_in(slab.slab, u32::from(ns), &TakenIn { found: &found, held });
         true
+    }
+
+    /// A client that another process left is nobody any more: slabs that only it had mapped may serve others.
+    pub(crate) fn forget_reader(&mut self, client: ClientId) {
+        for slab in self.found.forget_reader(client) {
+            self.slots.end_seen(slab);
+        }
     }
 
     /// Whether slabs wait for a namespace.
@@ -143,7 +150,8 @@ impl Store {
 
     /// A slab begins with memory of this generation; with what another process left in it, if it did.
     pub(crate) fn begin_slab(&mut self, slab: u32, generation: u32, found: Option<FoundSlab>) {
-        self.slots.begin_slab(slab, generation, found.is_some());
+        let seen = found.as_ref().is_some_and(|found| !found.mapped.is_empty());
+        self.slots.begin_slab(slab, generation, found.is_some(), seen);
         if let Some(found) = found {
             self.found.keep(found);
         }

@@ -248,8 +248,8 @@ impl Store {
                 let has_bytes = matches!(meta.state(), SlotState::Used | SlotState::Found);
                 ensure!(has_bytes || held > 0 || ios > 0, "slot {slot} is lost");
                 ensure!(
-                    meta.state() != SlotState::Found || held == 0 && ios == 0,
-                    "slot {slot} is found and held"
+                    meta.state() != SlotState::Found || ios == 0,
+                    "slot {slot} is found and has operations"
                 );
             }
             ensure!(used == this.used, "slab {slab} has {used} slots in use, {} counted", this.used);

@@ -83,14 +83,19 @@ impl Store {
         items.iter().for_each(|item| self.slots.note_writer(item.slot, client));
     }
 
-    /// A process has these slots mapped from now on, or no longer.
-    pub(crate) fn map_slots(&mut self, items: &[LeaseItem], mapped: bool) {
-        items.iter().for_each(|item| self.slots.map(item.slot, mapped));
+    /// A client has these slots mapped once more from now on, or once less.
+    pub(crate) fn map_slots(&mut self, items: &[LeaseItem], client: ClientId, mapped: bool) {
+        items.iter().for_each(|item| self.slots.map(item.slot, client, mapped));
+    }
+
+    /// A slot that was reserved when its server ended is again.
+    pub(crate) fn reserve_again(&mut self, slot: u32) {
+        self.slots.reserve_again(slot);
     }
 
     /// The same for slots that were reserved for a lease whose slots are mapped.
-    pub(crate) fn map_reserved(&mut self, slots: &[u32]) {
-        slots.iter().for_each(|slot| self.slots.map(*slot, true));
+    pub(crate) fn map_reserved(&mut self, slots: &[u32], client: ClientId) {
+        slots.iter().for_each(|slot| self.slots.map(*slot, client, true));
     }
 
     /// A lease's hold on one slot ends; a reserved slot that was not committed is free then.

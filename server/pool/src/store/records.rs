@@ -42,6 +42,18 @@ pub struct SlotChange {
     pub writer: Option<ClientId>,
 }
 
+/// A slot that others have mapped than before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedChange {
+    /// Which.
+    pub slot: SlotKey,
+    /// Who may look at it at any time.
+    pub readers: Vec<ClientId>,
+}
+
+/// What changed of slots and slabs, in order.
+pub(crate) type Changed = (Vec<SlotChange>, Vec<MappedChange>, Vec<SlabChange>);
+
 /// A slab that processes came to have mapped, or have no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabChange {
@@ -58,14 +70,15 @@ impl Store {
     }
 
     /// Slots and slabs that changed since the last call, as they are now.
-    pub(crate) fn take_changes(&mut self, namespaces: &Namespaces) -> (Vec<SlotChange>, Vec<SlabChange>) {
-        let (slots, slabs) = self.slots.take_changes();
+    pub(crate) fn take_changes(&mut self, namespaces: &Namespaces) -> Changed {
+        let (slots, seen, slabs) = self.slots.take_changes();
         let change = |slot: u32| {
             let (record, writer) = (self.record(namespaces, slot), self.slots.writer(slot));
             SlotChange { slot: self.slots.key(slot), record, writer }
         };
         let mapped = |slab: u32| SlabChange { slab, mapped: self.slots.slabs()[slab as usize].mapped > 0 };
-        (slots.into_iter().map(change).collect(), slabs.into_iter().map(mapped).collect())
+        let seen = seen.into_iter().map(|slot| self.mapping(slot)).collect();
+        (slots.into_iter().map(change).collect(), seen, slabs.into_iter().map(mapped).collect())
     }
 
     /// All that a table would say of slots, from scratch: for the check of invariants.
@@ -81,6 +94,17 @@ impl Store {
             SlotChange { slot, record: self.record(namespaces, number), writer: self.slots.writer(number) }
         };
         keys.map(change).filter(|change| change.record.is_some() || change.writer.is_some()).collect()
+    }
+
+    /// All slots that somebody has mapped, in their order: for the check of invariants.
+    pub(crate) fn all_mapped(&self) -> Vec<MappedChange> {
+        let mut slots: Vec<u32> = self.slots.mapped_slots().collect();
+        slots.sort_unstable();
+        slots.into_iter().map(|slot| self.mapping(slot)).collect()
+    }
+
+    fn mapping(&self, slot: u32) -> MappedChange {
+        MappedChange { slot: self.slots.key(slot), readers: self.slots.readers(slot) }
     }
 
     fn record(&self, namespaces: &Namespaces, slot: u32) -> Option<SlotRecord> {

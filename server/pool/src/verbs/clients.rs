@@ -39,6 +39,8 @@ impl Pool {
             }
             if passed.all {
                 self.leases.forget(client);
+                self.left.forget(client);
+                self.store.forget_reader(client);
                 return true;
             }
             if self.store.call.is_over(slice) {

@@ -15,7 +15,7 @@ impl Pool {
             self.store.give_up_grants(&lease.items, lease.shards);
         }
         if lease.kind.is_held() {
-            self.store.map_slots(&lease.items, false);
+            self.store.map_slots(&lease.items, lease.client, false);
         }
         for item in &lease.items {
             self.store.end_hold(item);

@@ -285,7 +285,7 @@ impl Pool {
         } else {
             let items = self.leases.take_items(lease, positions);
             if held_kind.is_held() {
-                self.store.map_slots(&items, false);
+                self.store.map_slots(&items, client, false);
             }
             items.iter().for_each(|item| self.store.end_hold(item));
         }
@@ -299,13 +299,13 @@ impl Pool {
             return Err(NotHeld::TooMuch);
         }
         if !held.kind.is_held() {
-            self.store.map_slots(&held.items, true);
+            self.store.map_slots(&held.items, client, true);
         }
         self.leases.renew(lease, self.deadline(now));
         Ok(())
     }
 
-    fn deadline(&self, now: Now) -> Now {
+    pub(super) fn deadline(&self, now: Now) -> Now {
         let limits = self.store.limits();
         now + u64::from(limits.lease_ms) + u64::from(limits.lease_grace_ms)
     }
@@ -317,7 +317,7 @@ impl Pool {
             let (first, is_held) = held.map_or((0, false), |held| (held.positions, held.kind.is_held()));
             self.leases.extend(lease, slots.iter().copied());
             if is_held {
-                self.store.map_reserved(slots);
+                self.store.map_reserved(slots, ask.client);
             }
             return (Some(lease), first);
         }

@@ -1,7 +1,7 @@
 //! What callers ask of the pool, one file a subject. Owns: the order in which wings are asked. Must not know:
 //! the wire, I/O.
 //!
-//! - pages: `lookup`, `offload` and `commit`, `reload`, `mapped` (slots that a process has mapped),
+//! - pages: `lookup`, `offload` and `commit`, `reload`, `mapped` (slots that a process has mapped), `take_over` (since before the start),
 //!   `prefetch`, `promote`
 //! - `leases`: how leases begin and end; `clients`: who holds them
 //! - sessions: `session` (fork, supersede, close), `turn_begin`, `turn_end`, `retain` (those with a priority),
@@ -38,6 +38,7 @@ pub(crate) mod slabs;
 mod space;
 mod starts;
 pub(crate) mod sweep;
+pub(crate) mod take_over;
 pub(crate) mod turn_begin;
 pub(crate) mod turn_end;
 mod writes;

@@ -57,28 +57,37 @@ impl Pool {
         self.store.adopt(&self.namespaces, adoption, until)
     }
 
-    /// Takes in a slab that another process left. Slots that somebody may still be writing are in quarantine.
+    /// Takes in a slab that another process left. Slots that somebody may still be writing are in quarantine; those that
+    /// somebody has mapped are held as well, and serve others meanwhile.
     fn take_in(&mut self, adoption: &Adoption, slab: &FoundSlab) {
         let (ns, id) = adoption.namespace();
         let open = self.namespaces.get(ns).is_some_and(|desc| desc.id == id);
         let per_slab = self.store.slots().class_at(ns.0).per_slab;
         let mut held = slab.held.clone();
         held.retain(|(slot, client)| *slot < per_slab && self.is_present(*client));
-        let mut slots: Vec<u32> = held.iter().map(|(slot, _)| *slot).collect();
+        let mut mapped = slab.mapped.clone();
+        mapped.retain(|(slot, client)| *slot < per_slab && self.is_present(*client));
+        let mut filled: Vec<u32> = slab.slots.iter().map(|slot| slot.slot).collect();
+        filled.sort_unstable();
+        let empty = mapped.iter().filter(|(slot, _)| filled.binary_search(slot).is_err());
+        let mut slots: Vec<u32> = held.iter().chain(empty).map(|(slot, _)| *slot).collect();
         slots.sort_unstable();
+        slots.dedup();
         if !open || !self.store.take_in(ns.0, slab, &slots) {
             return;
         }
-        held.sort_unstable_by_key(|(slot, client)| (*client, *slot));
-        for of_one in held.chunk_by(|one, other| one.1 == other.1) {
-            for slots in of_one.chunks(LEASE_PAGES_MAX as usize) {
-                self.quarantine_found(ns, slab.slab, slots);
+        for (mut slots, kind) in [(held, LeaseKind::Quarantined), (mapped, LeaseKind::Unheard)] {
+            slots.sort_unstable_by_key(|(slot, client)| (*client, *slot));
+            for of_one in slots.chunk_by(|one, other| one.1 == other.1) {
+                for slots in of_one.chunks(LEASE_PAGES_MAX as usize) {
+                    self.hold_found(ns, slab.slab, slots, kind);
+                }
             }
         }
     }
 
-    /// Slots of one client, at least one, are under a lease that only the end of its process ends.
-    fn quarantine_found(&mut self, ns: NamespaceIndex, slab: u32, slots: &[(u32, ClientId)]) {
+    /// Slots of one client, at least one, are under a lease that only its word or the end of its process ends.
+    fn hold_found(&mut self, ns: NamespaceIndex, slab: u32, slots: &[(u32, ClientId)], kind: LeaseKind) {
         let item = |(at, held): (usize, &(u32, ClientId))| LeaseItem {
             position: at as u32,
             slot: self.store.slots().number(slab, held.0),
@@ -86,7 +95,13 @@ impl Pool {
         };
         let items: Vec<LeaseItem> = slots.iter().enumerate().map(item).collect();
         items.iter().for_each(|item| self.store.lease(item.slot));
-        let (kind, client, deadline) = (LeaseKind::Quarantined, slots[0].1, self.store.call.now());
-        self.insert_lease(NewLease { kind, client, ns, shards: Shards::one(0), deadline, items });
+        let (first, client, deadline) = (items[0].slot, slots[0].1, self.store.call.now());
+        if kind.is_held() {
+            self.store.map_slots(&items, client, true);
+        }
+        let lease = self.insert_lease(NewLease { kind, client, ns, shards: Shards::one(0), deadline, items });
+        if kind.is_held() {
+            self.left.keep(client, first, lease);
+        }
     }
 }

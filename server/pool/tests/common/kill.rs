@@ -7,20 +7,27 @@ use super::*;
 #[derive(Default)]
 pub struct Table {
     slots: BTreeMap<SlotKey, SlotChange>,
-    mapped: BTreeSet<u32>,
+    mapped: BTreeMap<SlotKey, Vec<ClientId>>,
+    slabs: BTreeSet<u32>,
 }
 
 impl Table {
-    pub fn write(&mut self, slots: &[SlotChange], slabs: &[SlabChange]) {
-        for change in slots {
+    pub fn write(&mut self, effects: &Effects) {
+        for change in &effects.slots {
             self.slots.remove(&change.slot);
             if change.record.is_some() || change.writer.is_some() {
                 self.slots.insert(change.slot, *change);
             }
         }
-        for SlabChange { slab, mapped } in slabs {
-            self.mapped.remove(slab);
-            self.mapped.extend(mapped.then_some(*slab));
+        for MappedChange { slot, readers } in &effects.mapped {
+            self.mapped.remove(slot);
+            if !readers.is_empty() {
+                self.mapped.insert(*slot, readers.clone());
+            }
+        }
+        for SlabChange { slab, mapped } in &effects.slabs {
+            self.slabs.remove(slab);
+            self.slabs.extend(mapped.then_some(*slab));
         }
     }
 
@@ -48,8 +55,18 @@ impl Table {
         assert!(slots.iter().all(|(other, _)| *other == namespace), "a slab has pages of one namespace");
         let held = here().filter_map(|change| Some((change.slot.slot, change.writer?))).collect();
         let slots = slots.into_iter().map(|(_, slot)| slot).collect();
-        Some(FoundSlab { slab, generation, namespace, slots, held })
+        let mapped = self.mapped.iter().filter(|(slot, _)| slot.slab == slab);
+        let reader = |slot: u32, reader: &ClientId| (slot, left(*reader));
+        let mapped = mapped
+            .flat_map(|(slot, readers)| readers.iter().map(|client| reader(slot.slot, client)))
+            .collect();
+        Some(FoundSlab { slab, generation, namespace, slots, held, mapped })
     }
+}
+
+/// A client as the next process knows it, until it has said what it has mapped.
+fn left(client: ClientId) -> ClientId {
+    ClientId(100 + client.0 % 100)
 }
 
 impl World {
@@ -58,6 +75,12 @@ impl World {
         let told = self.pool.slots_told();
         let written: Vec<SlotChange> = self.table.slots.values().copied().collect();
         assert_eq!(told, written, "the table is what the pool has");
+        let mapped = self.table.mapped.iter();
+        let mapped: Vec<MappedChange> =
+            mapped.map(|(slot, readers)| MappedChange { slot: *slot, readers: readers.clone() }).collect();
+        assert_eq!(self.pool.mapped_told(), mapped, "and who looks at it");
+        let slabs: BTreeSet<u32> = mapped.iter().map(|change| change.slot.slab).collect();
+        assert_eq!(slabs, self.table.slabs);
         for change in &written {
             let Some(record) = change.record else { continue };
             assert!(change.writer.is_none(), "{change:?} is complete and being written");
@@ -83,10 +106,13 @@ impl World {
         config.nvme_bytes = if self.nvme { config.nvme_bytes } else { 0 };
         self.pool = Pool::new(config).unwrap();
         self.pool.tell_slots();
-        (0..3).for_each(|client| self.pool.introduce_client(ClientId(client), UserId(client)));
+        for client in (0..3).map(ClientId) {
+            self.pool.introduce_client(client, UserId(client.0));
+            self.pool.introduce_client(left(client), UserId(client.0));
+        }
         for slab in 0..4 {
             let generation = self.generations.get(&slab).copied().unwrap_or(0);
-            let found = self.table.found(slab, generation).filter(|_| !self.table.mapped.contains(&slab));
+            let found = self.table.found(slab, generation);
             let generation = if found.is_some() { generation } else { generation + 1 };
             self.generations.insert(slab, generation);
             if found.is_none() {
@@ -95,6 +121,7 @@ impl World {
             self.pool.begin_slab(slab, generation, found);
         }
         self.table.mapped.clear();
+        self.table.slabs.clear();
         self.keep_strangers();
         self.leave_ghosts();
         for desc in descs() {
@@ -106,6 +133,7 @@ impl World {
             }
         }
         while self.pool.forget_strangers(self.now).0 {}
+        self.say_what_is_mapped();
         self.bury();
         self.promised.clear();
         self.off.clear();
@@ -139,11 +167,47 @@ impl World {
 
     fn leave_ghosts(&mut self) {
         let leases = std::mem::take(&mut self.leases).into_values();
-        self.ghosts.extend(leases.filter(|held| held.write));
+        self.ghosts.extend(leases.filter(|held| held.write || held.mapped));
         self.reads.clear();
         self.writes.clear();
         self.pinned.clear();
         self.seen.clear();
+    }
+
+    /// Every other process says at once what it has mapped, and goes on with it. Others stay silent until they are gone.
+    fn say_what_is_mapped(&mut self) {
+        let ghosts = std::mem::take(&mut self.ghosts);
+        for (at, mut held) in ghosts.into_iter().enumerate() {
+            if !held.mapped || !at.is_multiple_of(2) || held.shards.count() > 1 {
+                self.ghosts.push(held);
+                continue;
+            }
+            let ns = NamespaceIndex(held.ns, 0);
+            let slot = |(position, node, address): &(u32, usize, Address)| MappedSlot {
+                position: *position,
+                slab: address.0,
+                generation: address.1,
+                offset: address.2,
+                reserved: *node == usize::MAX,
+            };
+            let slots: Vec<MappedSlot> = held.slots.iter().map(slot).collect();
+            let (shard, client, left) = (held.shards.first(), held.client, [left(held.client)]);
+            let ask = TakeOverAsk { client, left: &left, ns, shard, slots: &slots };
+            let taken = self.pool.take_over(ask, self.now).unwrap();
+            let again = self.pool.take_over(ask, self.now).unwrap();
+            assert_eq!(again.positions, [], "a slot is taken over once");
+            let rest = held.slots.extract_if(.., |(position, _, _)| !taken.positions.contains(position));
+            for (_, _, address) in rest {
+                // A page of a slab that had nothing else: it has fresh memory, and the process the old one.
+                assert_ne!(self.generations[&address.0], address.1, "{address:?} is nobody's");
+            }
+            let Some(lease) = taken.lease else { continue };
+            held.begun = self.now;
+            for (position, _, address) in &held.slots {
+                self.seen.insert((lease, *position), (*address, self.memory[address]));
+            }
+            self.leases.insert(lease, held);
+        }
     }
 
     /// The pages that must be there: whole in slabs that are taken over, or whole on NVMe with all their ancestors.
@@ -155,7 +219,6 @@ impl World {
                 let here = world.table.slots.values().filter(|change| {
                     let of = |record: SlotRecord| (record.namespace, record.hash);
                     change.record.map(of) == Some((descs()[usize::from(ns.0)].id, hash(node)))
-                        && !world.table.mapped.contains(&change.slot.slab)
                 });
                 here.count() == shards
             };

@@ -187,9 +187,10 @@ impl World {
     }
 
     fn take_actions(&mut self) {
-        let Effects { renew, notes, slots, slabs, .. } = self.pool.take_effects();
+        let effects = self.pool.take_effects();
+        self.table.write(&effects);
+        let Effects { renew, notes, .. } = effects;
         self.notes.extend(notes);
-        self.table.write(&slots, &slabs);
         for SlabAction::Renew { slab, generation, tenant } in renew {
             let before = self.generations.insert(slab, generation).unwrap_or(0);
             assert!(generation > before, "a renewed slab has a new generation");
@@ -418,6 +419,7 @@ impl World {
 
     pub fn client_gone(&mut self, client: u64) {
         self.pool.client_gone(ClientId(client), self.now);
+        self.pool.client_gone(ClientId(100 + client), self.now);
         self.ghosts.retain(|ghost| ghost.client != ClientId(client));
         self.leases.retain(|_, held| held.client != ClientId(client));
         let leases = &self.leases;

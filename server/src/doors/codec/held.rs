@@ -5,8 +5,8 @@ use super::offload::{check_positions, durability, lease_number, outcome_name, ou
 use super::{ascending, optional_session, shard};
 use crate::access::Guest;
 use crate::engine::durable::Durability;
-use crate::engine::hold::{CommitReserved, Release, Reserve, ReservedSlots, Short};
-use turnkv_pool::{LeaseId, Outcome, Renewed};
+use crate::engine::hold::{CommitReserved, Release, Reserve, ReservedSlots, Short, TakeOver};
+use turnkv_pool::{LeaseId, MappedSlot, Outcome, Renewed, TakenOver};
 use turnkv_proto::limits::{RENEW_LEASES_MAX, RESERVE_PAGES_MAX};
 use turnkv_proto::{BlockHash, Error, unpack_hashes, wire};
 
@@ -90,6 +90,30 @@ pub(crate) fn renew(raw: &wire::RenewRequest) -> Result<Vec<LeaseId>, Error> {
 pub(crate) fn renewed((renewed, lease_ms): (Renewed, u32)) -> wire::RenewReply {
     let numbers = |leases: Vec<LeaseId>| leases.into_iter().map(|lease| lease.0).collect();
     wire::RenewReply { lease_ms, gone: numbers(renewed.gone), refused: numbers(renewed.refused) }
+}
+
+/// Decodes a TakeOver.
+pub(crate) fn take_over(raw: wire::TakeOverRequest, guest: &Guest) -> Result<TakeOver, Error> {
+    check_positions("TakeOver", raw.positions.len().max(raw.slots.len()))?;
+    if raw.positions.len() != raw.slots.len() {
+        let text = format!("{} positions and {} slots", raw.positions.len(), raw.slots.len());
+        return Err(Error::invalid(text));
+    }
+    let reserved = raw.reserved;
+    let slot = |(position, slot): (u32, wire::SlotRef)| {
+        let wire::SlotRef { slab, generation, offset } = slot;
+        MappedSlot { position, slab, generation, offset, reserved }
+    };
+    Ok(TakeOver {
+        namespace: guest.namespace(&raw.namespace)?,
+        shard: shard(raw.shard)?,
+        slots: raw.positions.into_iter().zip(raw.slots).map(slot).collect(),
+    })
+}
+
+/// Encodes its answer.
+pub(crate) fn taken_over((taken, lease_ms): (TakenOver, u32)) -> wire::TakeOverReply {
+    wire::TakeOverReply { lease: lease_number(taken.lease), lease_ms, positions: taken.positions }
 }
 
 /// Decodes a Release.

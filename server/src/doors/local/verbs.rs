@@ -55,6 +55,7 @@ impl Verbs for LocalService {
             Verb::Renew => self.renew(connection, frame),
             Verb::Release => self.release(connection, frame),
             Verb::Settled => self.settled(connection, frame),
+            Verb::TakeOver => self.take_over(connection, frame),
             verb => Err(is_not_done(verb)),
         }
     }
@@ -172,8 +173,16 @@ impl LocalService {
 
     fn settled(&self, connection: &OnSocket<'_>, frame: &Frame) -> Result<(), End> {
         let raw: wire::SettledRequest = decode(frame)?;
-        self.shared.engine.settled(connection.own(raw.client)?);
+        self.shared.engine.settled(connection.own(raw.client)?, raw.mapped);
         Ok(())
+    }
+
+    fn take_over(&self, connection: &OnSocket<'_>, frame: &Frame) -> Result<(), End> {
+        let raw: wire::TakeOverRequest = decode(frame)?;
+        let client = connection.own(raw.client)?;
+        let ask = codec::held::take_over(raw, &connection.guest)?;
+        let taken = self.shared.engine.take_over(client, &ask)?;
+        Ok(connection.send(frame.verb, 0, &codec::held::taken_over(taken), &[])?)
     }
 
     /// Sends a run's pages as they land; the last frame has no FLAG_MORE.

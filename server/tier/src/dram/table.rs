@@ -13,7 +13,10 @@ mod entry;
 mod format;
 
 pub use entry::{Geometry, Holder, SlotEntry, Unfit, VERSION as SLOT_TABLE_VERSION};
-use format::{BODY_AT, ENTRY_BYTES, HEADER_BYTES, HEADER_USED_BYTES, HOLDER_AT, LIBRARY_AT, SEAL_AT};
+use format::{
+    BODY_AT, ENTRY_BYTES, HEADER_BYTES, HEADER_USED_BYTES, HOLDER_AT, LIBRARY_AT, MAPPED, MAPPED_AT, OTHERS,
+    READER_BYTES, READERS_AT, READERS_MAX, SEAL_AT,
+};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::io;
@@ -29,8 +32,8 @@ pub struct FoundEntries {
     pub sealed: Vec<(u32, SlotEntry, u64)>,
     /// Slots that somebody may be writing.
     pub held: Vec<(u32, Holder)>,
-    /// Processes may look at slots of it at any time, or the table cannot say.
-    pub mapped: bool,
+    /// Who may look at slots of it at any time: one for each slot and reader.
+    pub mapped: Vec<(u32, Holder)>,
 }
 
 /// A slot table that this process writes.
@@ -42,6 +45,8 @@ pub struct SlotTable {
     id: u64,
     /// Of the entry that was sealed last.
     sequence: u64,
+    /// Who has slots mapped, by the bits that stand for them.
+    readers: Vec<Option<Holder>>,
 }
 
 impl SlotTable {
@@ -58,7 +63,7 @@ impl SlotTable {
             name: "turnkv-slot-table".to_owned(),
         };
         let (region, _) = Region::create(&options)?;
-        let table = SlotTable { region, geometry, id, sequence: 0 };
+        let table = SlotTable { region, geometry, id, sequence: 0, readers: vec![None; READERS_MAX] };
         let header = format::encode_header(&geometry, boot, user, id);
         let words = header.chunks_exact(8).map(|word| u64::from_le_bytes(format::take(word, 0)));
         for (at, word) in words.enumerate().rev() {
@@ -88,7 +93,8 @@ impl SlotTable {
             return Err(Unfit::Short);
         }
         let region = Region::from_fd(fd, bytes).map_err(|error| Unfit::Io(error.to_string()))?;
-        let mut table = SlotTable { region, geometry, id, sequence: 0 };
+        let mut table = SlotTable { region, geometry, id, sequence: 0, readers: Vec::new() };
+        table.readers = table.read_readers()?;
         let found =
             (0..geometry.slab_count).map(|slab| table.read_slab(slab)).collect::<Result<Vec<_>, _>>()?;
         let sequences = found.iter().flat_map(|slab| slab.sealed.iter().map(|(_, _, sequence)| *sequence));
@@ -143,12 +149,51 @@ impl SlotTable {
         fence(Ordering::Release);
     }
 
+    /// These may look at a slot at any time from now on, and nobody else. Called before whoever is new among them hears of the
+    /// slot.
+    pub fn map(&mut self, slab: u32, slot: u32, readers: impl Iterator<Item = Holder>) {
+        let Some(at) = self.entry_at(slab, slot) else { return };
+        let word = readers.fold(0, |word, reader| word | self.bit_of(reader));
+        let complement = if word == 0 { 0 } else { !word };
+        self.word(at + MAPPED_AT).store(word, Ordering::Relaxed);
+        self.word(at + MAPPED_AT + 8).store(complement, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// A reader has no slot mapped any more: its bit may stand for another one.
+    pub fn forget(&mut self, reader: Holder) {
+        if let Some(number) = self.readers.iter().position(|known| *known == Some(reader)) {
+            self.readers[number] = None;
+        }
+    }
+
+    /// Those who have slots mapped.
+    pub fn readers(&self) -> impl Iterator<Item = Holder> + '_ {
+        self.readers.iter().copied().flatten()
+    }
+
+    /// The bit that stands for a reader: a new one is named in the header first.
+    fn bit_of(&mut self, reader: Holder) -> u64 {
+        let known = self.readers.iter().position(|known| *known == Some(reader));
+        let place = || self.readers.iter().position(Option::is_none);
+        let Some(number) = known.or_else(place).filter(|_| reader != Holder::Unknown) else { return OTHERS };
+        if known.is_none() {
+            let (at, (word, library)) = (READERS_AT + number * READER_BYTES, reader.words());
+            for (offset, value) in [(16, library), (24, !library), (0, word), (8, !word)] {
+                self.word(at + offset).store(value, Ordering::Relaxed);
+            }
+            fence(Ordering::Release);
+            self.readers[number] = Some(reader);
+        }
+        1 << number
+    }
+
     /// Processes may look at slots of a slab at any time from now on, or none do any more.
-    pub fn map(&mut self, slab: u32, mapped: bool) {
+    pub fn map_slab(&mut self, slab: u32, mapped: bool) {
         if slab >= self.geometry.slab_count {
             return;
         }
-        let (word, complement) = if mapped { (1, !1) } else { (0, 0) };
+        let (word, complement) = if mapped { (MAPPED, !MAPPED) } else { (0, 0) };
         self.word(format::slab_at(slab)).store(word, Ordering::Relaxed);
         self.word(format::slab_at(slab) + 8).store(complement, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -173,7 +218,13 @@ impl SlotTable {
         let mut found = FoundEntries::default();
         let mut words = [0; 16];
         read_at(self.fd(), &mut words, format::slab_at(slab))?;
-        found.mapped = words != [0; 16];
+        let (word, complement) =
+            (u64::from_le_bytes(format::take(&words, 0)), u64::from_le_bytes(format::take(&words, 8)));
+        let (none, said) = ((word, complement) == (0, 0), (word, complement) == (MAPPED, !MAPPED));
+        if !none && !said {
+            // Another version's word, or a damaged one: some process looks at some slot.
+            found.mapped.push((0, Holder::Unknown));
+        }
         let (first, end) =
             (format::entry_at(&self.geometry, slab, 0), format::entry_at(&self.geometry, slab + 1, 0));
         let mut at = first;
@@ -192,10 +243,29 @@ impl SlotTable {
                     found.sealed.push((slot, entry, sequence));
                 }
                 found.held.extend(format::decode_holder(bytes).map(|holder| (slot, holder)));
+                // What an entry says of readers counts as long as its slab's word says that there are any.
+                let mapped = if said { format::decode_mapped(bytes) } else { Some(0) };
+                found.mapped.extend(self.readers_of(mapped).map(|reader| (slot, reader)));
             }
             at += had;
         }
         Ok(found)
+    }
+}
+
+impl SlotTable {
+    /// Those whom the header names.
+    fn read_readers(&self) -> Result<Vec<Option<Holder>>, Unfit> {
+        let mut names = [0; READERS_MAX * READER_BYTES];
+        read_at(self.fd(), &mut names, READERS_AT)?;
+        Ok(names.chunks_exact(READER_BYTES).map(format::decode_reader).collect())
+    }
+
+    /// Those for whom the bits of a word stand; of a word that is none, somebody.
+    fn readers_of(&self, word: Option<u64>) -> impl Iterator<Item = Holder> + '_ {
+        let word = word.unwrap_or(OTHERS);
+        let bits = (0..u64::BITS as usize).filter(move |bit| word >> bit & 1 == 1);
+        bits.map(|bit| self.readers.get(bit).copied().flatten().unwrap_or(Holder::Unknown))
     }
 }
 

@@ -30,6 +30,7 @@ impl Slab {
             used: 0,
             leased: 0,
             mapped: 0,
+            seen: false,
             touched: 0,
             next: NONE,
             prev: NONE,

@@ -24,8 +24,18 @@ pub(super) const BOOT_AT: usize = 32;
 pub(super) const USER_AT: usize = 48;
 pub(super) const TABLE_ID_AT: usize = 56;
 pub(super) const CHECK_AT: usize = 64;
-/// Bytes of the header that say something.
+/// Bytes of the header that say something at its begin.
 pub(super) const HEADER_USED_BYTES: usize = 72;
+/// Where the readers' names begin, in the header: as many as a word has bits, but for the last one.
+pub(super) const READERS_AT: usize = 128;
+/// Bytes of a reader's name: its holder and library, each with its complement.
+pub(super) const READER_BYTES: usize = 32;
+/// Readers that have a name. Who comes when all are taken is one of the others, whom nobody can tell apart.
+pub(super) const READERS_MAX: usize = 63;
+/// The bit of a slot that others have mapped.
+pub(super) const OTHERS: u64 = 1 << READERS_MAX;
+/// What a slab's word says when slots of it are mapped, and each of its entries says by whom.
+pub(super) const MAPPED: u64 = 2;
 
 /// The seal of an entry; 0: there is none.
 pub(super) const SEAL_AT: usize = 0;
@@ -40,16 +50,19 @@ pub(super) const GENERATION_AT: usize = 128;
 pub(super) const SHARD_AT: usize = 132;
 pub(super) const SHARDS_AT: usize = 134;
 pub(super) const HAS_PARENT_AT: usize = 136;
-/// Where what the seal covers ends; zeros up to the library.
+/// Where what the seal covers ends.
 const SEALED_TO: usize = 144;
+/// Which readers have the slot mapped, one bit each; its complement follows. Both 0: nobody.
+pub(super) const MAPPED_AT: usize = 144;
 /// Which library of the holder's process may be writing the slot; its complement follows.
 pub(super) const LIBRARY_AT: usize = 160;
 /// Who may be writing the slot; its complement follows.
 pub(super) const HOLDER_AT: usize = 176;
 
-const _: () = assert!(SEALED_TO <= LIBRARY_AT && LIBRARY_AT + 16 == HOLDER_AT);
+const _: () = assert!(SEALED_TO <= MAPPED_AT && MAPPED_AT + 16 == LIBRARY_AT && LIBRARY_AT + 16 == HOLDER_AT);
 const _: () = assert!(HOLDER_AT + 16 == ENTRY_BYTES && ENTRY_BYTES.is_multiple_of(64));
-const _: () = assert!(HEADER_USED_BYTES <= HEADER_BYTES);
+const _: () =
+    assert!(HEADER_USED_BYTES <= READERS_AT && READERS_AT + READERS_MAX * READER_BYTES <= HEADER_BYTES);
 
 /// What the seal covers, in words.
 pub(super) const BODY_WORDS: usize = (SEALED_TO - NAMESPACE_AT) / 8;
@@ -185,19 +198,36 @@ pub(super) fn decode_entry(bytes: &[u8], id: u64, place: usize) -> Option<(SlotE
 
 /// Who may be writing the slot of an entry. A word that does not fit its complement says that nobody knows.
 pub(super) fn decode_holder(bytes: &[u8]) -> Option<Holder> {
-    let word = u64::from_le_bytes(take(bytes, HOLDER_AT));
-    let complement = u64::from_le_bytes(take(bytes, HOLDER_AT + 8));
+    name_at(bytes, HOLDER_AT, LIBRARY_AT)
+}
+
+/// The reader of a name in the header.
+pub(super) fn decode_reader(name: &[u8]) -> Option<Holder> {
+    name_at(name, 0, 16)
+}
+
+/// Which readers have the slot of an entry mapped. None: nobody can say.
+pub(super) fn decode_mapped(bytes: &[u8]) -> Option<u64> {
+    let word = u64::from_le_bytes(take(bytes, MAPPED_AT));
+    let complement = u64::from_le_bytes(take(bytes, MAPPED_AT + 8));
+    (complement == !word || (word, complement) == (0, 0)).then_some(word)
+}
+
+/// A process and a library whose words are at these places, each followed by its complement.
+fn name_at(bytes: &[u8], holder: usize, library: usize) -> Option<Holder> {
+    let word = u64::from_le_bytes(take(bytes, holder));
+    let complement = u64::from_le_bytes(take(bytes, holder + 8));
     match word {
         0 if complement == 0 => None,
-        word if complement == !word => Some(Holder::of_words(word, decode_library(bytes))),
+        word if complement == !word => Some(Holder::of_words(word, decode_library(bytes, library))),
         _ => Some(Holder::Unknown),
     }
 }
 
 /// Which library of the holder's process it is. 0, and a word that does not fit its complement: any of them.
-fn decode_library(bytes: &[u8]) -> u64 {
-    let library = u64::from_le_bytes(take(bytes, LIBRARY_AT));
-    let complement = u64::from_le_bytes(take(bytes, LIBRARY_AT + 8));
+fn decode_library(bytes: &[u8], at: usize) -> u64 {
+    let library = u64::from_le_bytes(take(bytes, at));
+    let complement = u64::from_le_bytes(take(bytes, at + 8));
     if complement == !library { library } else { 0 }
 }
 

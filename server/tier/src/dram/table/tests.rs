@@ -39,12 +39,17 @@ fn read(table: &SlotTable) -> Result<Vec<FoundEntries>, Unfit> {
     SlotTable::open(again(table), geometry(), BOOT, USER).map(|(_, found)| found)
 }
 
+fn reader(number: u32) -> Holder {
+    Holder::Process { pid: 100 + number, began: 9, library: u64::from(number) << 40 }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Seal(u32, u32, u8),
     Void(u32, u32),
     Hold(u32, u32, Option<u32>),
-    Map(u32, bool),
+    /// A slot, and the readers that have it mapped, as bits of a word.
+    Map(u32, u32, u8),
 }
 
 fn arb_step() -> impl Strategy<Value = Step> {
@@ -53,7 +58,7 @@ fn arb_step() -> impl Strategy<Value = Step> {
         (place(), any::<u8>()).prop_map(|((slab, slot), number)| Step::Seal(slab, slot, number)),
         place().prop_map(|(slab, slot)| Step::Void(slab, slot)),
         (place(), proptest::option::of(1u32..9)).prop_map(|((slab, slot), pid)| Step::Hold(slab, slot, pid)),
-        (0u32..3, any::<bool>()).prop_map(|(slab, mapped)| Step::Map(slab, mapped)),
+        (place(), 0u8..16).prop_map(|((slab, slot), readers)| Step::Map(slab, slot, readers)),
     ]
 }
 
@@ -61,7 +66,7 @@ fn arb_step() -> impl Strategy<Value = Step> {
 struct Model {
     sealed: BTreeMap<(u32, u32), SlotEntry>,
     held: BTreeMap<(u32, u32), Holder>,
-    mapped: [bool; 3],
+    mapped: BTreeMap<(u32, u32), Vec<Holder>>,
 }
 
 impl Model {
@@ -81,9 +86,14 @@ impl Model {
                 self.held.remove(&(slab, slot));
                 self.held.extend(holder.map(|holder| ((slab, slot), holder)));
             }
-            Step::Map(slab, mapped) => {
-                table.map(slab, mapped);
-                self.mapped[slab as usize] = mapped;
+            Step::Map(slab, slot, readers) => {
+                let readers: Vec<Holder> = (0..4).filter(|bit| readers >> bit & 1 == 1).map(reader).collect();
+                table.map(slab, slot, readers.iter().copied());
+                self.mapped.remove(&(slab, slot));
+                if !readers.is_empty() {
+                    self.mapped.insert((slab, slot), readers);
+                }
+                table.map_slab(slab, self.mapped.keys().any(|(of, _)| *of == slab));
             }
         }
     }
@@ -93,12 +103,19 @@ impl Model {
             let sealed =
                 found[slab].sealed.iter().map(move |(slot, entry, _)| ((slab as u32, *slot), *entry));
             let held = found[slab].held.iter().map(move |(slot, holder)| ((slab as u32, *slot), *holder));
-            (sealed, held, found[slab].mapped)
+            (sealed, held)
         };
         let sealed: BTreeMap<_, _> = (0..3).flat_map(|slab| of(slab).0).collect();
         let held: BTreeMap<_, _> = (0..3).flat_map(|slab| of(slab).1).collect();
         assert_eq!((sealed, held), (self.sealed.clone(), self.held.clone()));
-        assert_eq!([of(0).2, of(1).2, of(2).2], self.mapped);
+        let mut mapped: BTreeMap<(u32, u32), Vec<Holder>> = BTreeMap::new();
+        for (slab, found) in (0..).zip(found) {
+            for (slot, reader) in &found.mapped {
+                mapped.entry((slab, *slot)).or_default().push(*reader);
+            }
+        }
+        mapped.values_mut().for_each(|readers| readers.sort_unstable());
+        assert_eq!(mapped, self.mapped);
     }
 }
 
@@ -225,6 +242,7 @@ fn the_documented_offsets_are_these() {
         (format::USER_AT, "user of the server"),
         (format::TABLE_ID_AT, "table id"),
         (format::CHECK_AT, "CRC-64/NVME of bytes 0..64"),
+        (format::READERS_AT, "readers"),
     ];
     let entry = [
         (format::SEAL_AT, "seal"),
@@ -239,6 +257,7 @@ fn the_documented_offsets_are_these() {
         (format::SHARD_AT, "shard"),
         (format::SHARDS_AT, "number of shards"),
         (format::HAS_PARENT_AT, "1: there is a page before it"),
+        (format::MAPPED_AT, "mapped"),
         (format::LIBRARY_AT, "library"),
         (format::HOLDER_AT, "holder"),
     ];
