@@ -199,9 +199,8 @@ impl LocalPool {
             let reply: wire::RenewReply = lent.call(Verb::Renew, &renew, deadline).await?;
             next = next.min(pause(reply.lease_ms));
             let mut held = self.held.lock();
-            for gone in
-                reply.gone.into_iter().filter(|_| held.instance == server.instance).collect::<Vec<_>>()
-            {
+            let is_its = held.instance == server.instance;
+            for gone in reply.gone.into_iter().filter(|_| is_its) {
                 if let Some(name) = held.name_of(gone) {
                     tracing::warn!(lease = gone, "the server ended a lease of pages that are mapped");
                     held.leases.remove(&name);

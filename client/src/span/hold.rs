@@ -17,7 +17,7 @@ use turnkv_proto::wire::{SlotRef, TierKind};
 use turnkv_transfer::{Checksum, Slot};
 
 /// A page that a window's lease is on.
-struct Found {
+struct FoundPage {
     slot: Slot,
     place: SlotRef,
     checksum: u64,
@@ -133,12 +133,12 @@ impl PageSpan {
         &self,
         pages: &mut Pages,
         window: &ReloadWindow,
-    ) -> Result<(Vec<Found>, Option<MissCause>)> {
+    ) -> Result<(Vec<FoundPage>, Option<MissCause>)> {
         let mut found = Vec::with_capacity(window.pages);
         loop {
             match pages.next(&self.namespace, window).await? {
                 Next::Page { slot, place, checksum, tier, .. } => {
-                    found.push(Found { slot, place, checksum, tier });
+                    found.push(FoundPage { slot, place, checksum, tier });
                 }
                 Next::Miss(cause) => return Ok((found, Some(cause))),
                 Next::End => return Ok((found, None)),
@@ -147,9 +147,9 @@ impl PageSpan {
     }
 
     /// How many leading pages have the bytes that their checksums promise; the next one, if any, is a miss.
-    async fn verify(&self, found: &[Found], report: &mut ReloadReport) -> usize {
+    async fn verify(&self, found: &[FoundPage], report: &mut ReloadReport) -> usize {
         let mut checked = 0;
-        for (position, Found { slot, checksum, .. }) in found.iter().enumerate() {
+        for (position, FoundPage { slot, checksum, .. }) in found.iter().enumerate() {
             if self.namespace.link.config.verify && slot.page().checksum() != *checksum {
                 self.note_corrupt(position, report);
                 return position;
@@ -173,13 +173,13 @@ impl PageSpan {
         &mut self,
         row: usize,
         place: usize,
-        found: Vec<Found>,
+        found: Vec<FoundPage>,
         good: usize,
         (server, lease): (&Server, u64),
         report: &mut ReloadReport,
     ) -> Result<()> {
         let mut mapped = found.into_iter().take(good).enumerate().map(|(position, found)| {
-            let Found { slot, tier, .. } = found;
+            let FoundPage { slot, tier, .. } = found;
             let (server, position) = (server.clone(), position as u32);
             (Mapped { access: Access::Read(slot.page()), server, lease, position }, tier)
         });
@@ -201,13 +201,13 @@ impl PageSpan {
         &mut self,
         row: usize,
         place: usize,
-        found: &[Found],
+        found: &[FoundPage],
         pages: &mut Pages,
         window: &ReloadWindow,
         report: &mut ReloadReport,
     ) -> Result<()> {
         let (piece_bytes, mut copied) = (self.piece_bytes(), 0);
-        for (position, Found { slot, checksum, tier, .. }) in found.iter().enumerate() {
+        for (position, FoundPage { slot, checksum, tier, .. }) in found.iter().enumerate() {
             self.vacate(row, place + position, 1)?;
             let mut sum = Checksum::new();
             for piece in 0..self.pieces {

@@ -37,12 +37,12 @@ pub(crate) struct Ghost {
     /// As the slot table names it.
     pub(crate) holder: Holder,
     /// What it was doing with the slots.
-    pub(crate) left: Left,
+    pub(crate) left: LeftSlots,
 }
 
 /// What a client of the server before was doing with slots that it still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum LeftSlots {
     /// It may be writing them.
     Writing,
     /// It has them mapped.
@@ -58,7 +58,7 @@ struct Client {
     /// Which copy of a client library in it; 0: one that keeps no account of what it writes.
     library: u64,
     /// Known of the slot table alone: what a server before this one granted it is in quarantine. Nobody joins it.
-    left_behind: Option<Left>,
+    left_behind: Option<LeftSlots>,
     connections: usize,
     /// Of these, whose peers have left while a call of theirs is in service.
     left: usize,
@@ -234,14 +234,14 @@ impl Clients {
 
     /// Removes and returns what servers before this one left of a client: it is the same library of the same process, and says that
     /// it does not do this with any of it.
-    pub(super) fn take_settled(&self, client: ClientId, left: Left) -> Vec<ClientId> {
+    pub(super) fn take_settled(&self, client: ClientId, left: LeftSlots) -> Vec<ClientId> {
         let of_it = self.left_of(client, left);
         let mut known = self.known.lock();
         of_it.into_iter().filter(|client| known.remove(&client.0).is_some()).collect()
     }
 
     /// As what a client is known from servers before this one.
-    pub(super) fn left_of(&self, client: ClientId, left: Left) -> Vec<ClientId> {
+    pub(super) fn left_of(&self, client: ClientId, left: LeftSlots) -> Vec<ClientId> {
         let known = self.known.lock();
         let Some(own) = known.get(&client.0).filter(|own| own.library != 0 && own.left_behind.is_none())
         else {

@@ -1,7 +1,7 @@
 //! Who comes and goes: a connection's Hello, the begin and the end of inline calls. Owns: that the pool knows of a client as long
 //! as it is there. Must not know: how a process is found to be gone.
 
-use super::clients::{EPHEMERAL, InlineCaller, Left};
+use super::clients::{EPHEMERAL, InlineCaller, LeftSlots};
 use super::outliving::Outliving;
 use super::{Core, Engine};
 use std::sync::Arc;
@@ -41,12 +41,12 @@ impl Engine {
     /// A client says that it writes to no slot that an earlier server granted it in this memory. `mapped`: nor has it any mapped, but
     /// for what it has taken over.
     pub(crate) fn settled(&self, client: ClientId, mapped: bool) {
-        for left in self.clients.take_settled(client, Left::Writing) {
+        for left in self.clients.take_settled(client, LeftSlots::Writing) {
             tracing::info!(client = client.0, "a client that the server before knew writes nothing any more");
             self.end_client(left);
         }
         if mapped {
-            for left in self.clients.take_settled(client, Left::Mapped) {
+            for left in self.clients.take_settled(client, LeftSlots::Mapped) {
                 tracing::info!(
                     client = client.0,
                     "a client that the server before knew has said what it has mapped"

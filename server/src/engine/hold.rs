@@ -1,7 +1,7 @@
 //! Slots that clients map: reserve, commit in place, renew, release. Owns: the verbs' order and their
 //! waits. Must not know: what is mapped where.
 
-use super::clients::Left;
+use super::clients::LeftSlots;
 use super::decide::{Decision, Later};
 use super::durable::{Durability, NotDurable};
 use super::recorder::{RecordedKind, Told};
@@ -191,7 +191,7 @@ impl Engine {
     /// asked to renew that within so many milliseconds.
     pub(crate) fn take_over(&self, client: ClientId, ask: &TakeOver) -> Result<(TakenOver, u32), Error> {
         let (ns, now) = (self.find_namespace(&ask.namespace)?, self.now());
-        let left = self.clients.left_of(client, Left::Mapped);
+        let left = self.clients.left_of(client, LeftSlots::Mapped);
         let mut core = self.decide();
         core.check_present(client)?;
         let asked = TakeOverAsk { client, left: &left, ns, shard: ask.shard, slots: &ask.slots };

@@ -1,7 +1,7 @@
 //! Page memory at a start: made anew, or taken over as the last process left it. Owns: what of the kept memory fits, and that
 //! what does not is said in one line. Must not know: pages (the pool takes in what was found), who keeps the descriptors.
 
-use super::clients::{EPHEMERAL, Ghost, Left, random_u64};
+use super::clients::{EPHEMERAL, Ghost, LeftSlots, random_u64};
 use super::outliving::{CATALOG_NAME, Outliving, SlotTableWriter, TABLE_NAME, slab_name, slab_of_name};
 use crate::config::Settings;
 use crate::keep::link::Kept;
@@ -238,8 +238,8 @@ impl StartPlan {
         let namespace = of_it.clone().next().map(|(_, entry, _)| entry.namespace);
         let alone = of_it.clone().all(|(_, entry, _)| Some(entry.namespace) == namespace);
         let (Some(namespace), true) = (namespace, alone) else { return fresh };
-        let Some(held) = self.ghosts_of(&entries.held, Left::Writing) else { return fresh };
-        let Some(mapped) = self.ghosts_of(&entries.mapped, Left::Mapped) else { return fresh };
+        let Some(held) = self.ghosts_of(&entries.held, LeftSlots::Writing) else { return fresh };
+        let Some(mapped) = self.ghosts_of(&entries.mapped, LeftSlots::Mapped) else { return fresh };
         let slot = |(slot, entry, sequence): &(u32, turnkv_tier::dram::table::SlotEntry, u64)| FoundSlot {
             slot: *slot,
             hash: entry.hash,
@@ -257,7 +257,7 @@ impl StartPlan {
     }
 
     /// Which of these slots are of processes that live, as what these are known. None: nobody can say.
-    fn ghosts_of(&mut self, slots: &[(u32, Holder)], left: Left) -> Option<Vec<(u32, ClientId)>> {
+    fn ghosts_of(&mut self, slots: &[(u32, Holder)], left: LeftSlots) -> Option<Vec<(u32, ClientId)>> {
         let mut held = Vec::new();
         for (slot, holder) in slots {
             let Holder::Process { pid, began, .. } = holder else { return None };
