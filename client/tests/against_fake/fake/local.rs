@@ -110,8 +110,8 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
             }
         }
         Verb::Reserve | Verb::CommitReserved | Verb::Renew | Verb::Release => held(core, verb, body),
-        // As a local socket says of what is for a network.
-        Verb::OpenRail | Verb::RemoteOffload | Verb::RemoteReload => {
+        // As a local socket says of what is for a network, and a server of what it does not know.
+        Verb::OpenRail | Verb::RemoteOffload | Verb::RemoteReload | Verb::TakeOver => {
             Err(turnkv_proto::Error::invalid("there is no such verb here"))
         }
         Verb::AbortOffload | Verb::EndReload | Verb::Settled | Verb::Unspecified => unreachable!(),

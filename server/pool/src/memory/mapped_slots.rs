@@ -24,8 +24,8 @@ impl Slots {
     /// A slot that was reserved when its server ended is again, if nobody but its holder has it.
     pub(crate) fn reserve_again(&mut self, slot: u32) {
         let meta = self.meta_mut(slot);
-        if (meta.state, meta.leases, meta.ios) == (SlotState::Doomed, 1, 0) {
-            meta.state = SlotState::Reserved;
+        if (meta.state(), meta.leases(), meta.ios()) == (SlotState::Doomed, 1, 0) {
+            meta.become_state(SlotState::Reserved);
         }
     }
 

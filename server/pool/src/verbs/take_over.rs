@@ -111,6 +111,6 @@ impl Pool {
     /// The page whose bytes are in a slot.
     fn page_in(&self, slot: u32) -> PageKey {
         let meta = self.store.slots().meta(slot);
-        if meta.state == SlotState::Used { self.store.pages().key(meta.owner) } else { NO_PAGE }
+        if meta.state() == SlotState::Used { self.store.pages().key(meta.owner) } else { NO_PAGE }
     }
 }
