@@ -62,7 +62,7 @@ impl SlotMeta {
     }
 
     pub(crate) fn ios(&self) -> u32 {
-        self.held / ONE_IO & IO_MASK
+        (self.held / ONE_IO) & IO_MASK
     }
 
     /// Whether a lease or an operation in flight keeps it from being given to another page.
