@@ -4,7 +4,7 @@
 //! - `entry`, `chunks`, `arena`, `table`: one page, where pages live, how they are found
 //! - `flags`: the states of cells and pages, with their diagrams
 //! - `lists`, `list_id`: pages linked through their entries
-//! - `siblings`: pages that hang on one page together
+//! - `sibling_order`, `siblings`: pages that hang on one page together, and their links
 //! - `sweep`: where walks through all of it are
 //! - `tips`: where lists of pages end
 //! - `path`, `path_end`, `tree`: ways from the root, and what hangs on what
@@ -18,6 +18,7 @@ pub(crate) mod list_id;
 pub(crate) mod lists;
 pub(crate) mod path;
 pub(crate) mod path_end;
+mod sibling_order;
 mod siblings;
 pub(crate) mod sweep;
 pub(crate) mod table;

@@ -216,6 +216,18 @@ impl Slots {
         self.meta(slot).leases() > 0
     }
 
+    /// When a slot's page is needed again, in `RETURN_UNIT_MS`; 0: unknown.
+    pub(crate) fn returns(&self, slot: u32) -> u32 {
+        let key = self.key(slot);
+        self.slabs[key.slab as usize].returns.get(key.slot)
+    }
+
+    /// A slot's page is needed again then; 0: nobody knows.
+    pub(crate) fn set_returns(&mut self, slot: u32, returns: u32) {
+        let key = self.key(slot);
+        self.slabs[key.slab as usize].returns.set(key.slot, returns);
+    }
+
     /// Whether a slot can be under one more lease.
     pub(crate) fn may_lease(&self, slot: u32) -> bool {
         self.meta(slot).leases() < SLOT_LEASES_MAX

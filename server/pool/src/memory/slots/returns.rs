@@ -1,8 +1,6 @@
 //! When slots' pages are needed again. Owns: these times, and that they cost nothing until somebody tells one. Must not
 //! know: pages, whose word it was.
 
-use super::Slots;
-
 /// The times of one slab's slots, in `RETURN_UNIT_MS`; of those beyond the end nothing is known. Most slabs have none.
 #[derive(Default)]
 pub(super) struct Returns(Vec<u32>);
@@ -29,19 +27,5 @@ impl Returns {
 
     pub(super) fn bytes(&self) -> usize {
         self.0.capacity() * size_of::<u32>()
-    }
-}
-
-impl Slots {
-    /// When a slot's page is needed again, in `RETURN_UNIT_MS`; 0: unknown.
-    pub(crate) fn returns(&self, slot: u32) -> u32 {
-        let key = self.key(slot);
-        self.slabs[key.slab as usize].returns.get(key.slot)
-    }
-
-    /// A slot's page is needed again then; 0: nobody knows.
-    pub(crate) fn set_returns(&mut self, slot: u32, returns: u32) {
-        let key = self.key(slot);
-        self.slabs[key.slab as usize].returns.set(key.slot, returns);
     }
 }
