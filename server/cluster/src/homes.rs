@@ -49,15 +49,23 @@ impl Homes {
     /// A session is not at home here any more.
     pub(crate) fn remove(&mut self, session: &SessionKey) -> Option<Home> {
         let home = self.sessions.remove(session)?;
-        self.order.swap_remove(home.place);
-        if let Some(moved) = self.order.get(home.place).and_then(|moved| self.sessions.get_mut(moved)) {
-            moved.place = home.place;
-            // The last one took this place: the sweep must not have passed it for this.
-            if home.place < self.cursor {
-                self.hurried += 1;
-            }
+        let mut hole = home.place;
+        if hole < self.cursor {
+            // The sweep has passed it: the last one that it passed takes its place, so that it passes none unpublished.
+            self.cursor -= 1;
+            self.order.swap(hole, self.cursor);
+            self.note_place(hole);
+            hole = self.cursor;
         }
+        self.order.swap_remove(hole);
+        self.note_place(hole);
         Some(home)
+    }
+
+    fn note_place(&mut self, place: usize) {
+        if let Some(moved) = self.order.get(place).and_then(|moved| self.sessions.get_mut(moved)) {
+            moved.place = place;
+        }
     }
 
     /// All of them are published once more, soon.

@@ -4,7 +4,8 @@
 #![forbid(unsafe_code)]
 
 use turnkv_cluster::limits::{
-    AWAY_AFTER_ROUNDS, BACK_AFTER_ROUNDS, HURRY_ROUNDS, PUBLISH_MAX, SHRUNK_ROUNDS,
+    AWAY_AFTER_ROUNDS, BACK_AFTER_ROUNDS, GENERATION_ROUNDS, HURRY_ROUNDS, PUBLISH_MAX, SHRUNK_ROUNDS,
+    SWEEP_ROUNDS,
 };
 use turnkv_cluster::{
     ClusterConfig, ClusterMember, Directory, Envelope, Hysteresis, Incarnation, Kept, Life, Member, MemberId,
@@ -206,6 +207,32 @@ fn everything_is_told_again_in_parts_after_a_view_that_differs() {
         }
     }
     assert!(member.directory().tips() > 0, "what it is authority of itself, it knows at once");
+}
+
+#[test]
+fn sessions_that_come_and_go_keep_no_other_from_being_told_again() {
+    let mut member = own(1);
+    let (hashes, namespace) = ([turnkv_proto::BlockHash([1; 32])], turnkv_proto::NamespaceId([1; 32]));
+    let keep = |member: &mut ClusterMember, at: u64| {
+        let kept = Kept { session: key(at), turn: 1, namespace, hashes: &hashes };
+        let _ = member.turn_ended(kept, None, 0);
+    };
+    (0..600).for_each(|at| keep(&mut member, at));
+    let mut told = std::collections::BTreeMap::new();
+    for round in 0..10 * SWEEP_ROUNDS {
+        let effects = member.round(seen(1..4), true, round * 1000);
+        for envelope in &effects.send {
+            let Message::Publish { tips, .. } = &envelope.message else { continue };
+            told.extend(tips.iter().map(|(session, _)| (*session, round)));
+        }
+        // One of those from the front half leaves, one comes.
+        let _ = member.session_left(key(300 + round % 600 * 7 % 300), 0);
+        keep(&mut member, 1000 + round);
+        for at in 0..300 {
+            let last = told.get(&key(at)).copied().unwrap_or(0);
+            assert!(round - last < GENERATION_ROUNDS, "session {at} was told last in round {last}");
+        }
+    }
 }
 
 fn own(incarnation: u64) -> ClusterMember {
