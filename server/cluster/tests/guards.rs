@@ -52,7 +52,7 @@ fn an_empty_or_halved_view_is_believed_in_the_third_round() {
 fn one_good_round_forgets_the_bad_ones() {
     let mut guard = ViewGuard::default();
     for _ in 0..5 {
-        let _ = guard.observe(seen(0..8));
+        assert!(!matches!(guard.observe(seen(0..8)), Viewed::Held(_)));
         assert_eq!(guard.observe(seen([])), Viewed::Held(1));
         assert_eq!(guard.observe(seen([])), Viewed::Held(2));
     }
@@ -73,7 +73,7 @@ fn the_epoch_is_that_of_the_set() {
 fn an_old_view_begins_no_life_again() {
     let mut guard = ViewGuard::default();
     let later = Member { incarnation: Incarnation(5), ..member(2) };
-    let _ = guard.observe(Observation::Members(vec![member(1), later]));
+    assert_eq!(guard.observe(Observation::Members(vec![member(1), later])), Viewed::Changed);
     assert_eq!(guard.observe(seen([1, 2])), Viewed::Same, "the earlier life is not believed");
     assert_eq!(guard.over(), [life(2, 5)]);
     assert_eq!(guard.fence(life(2, 4)), Some(Incarnation(5)));
@@ -179,13 +179,13 @@ fn whoever_was_missed_for_a_while_is_not_forgotten() {
 #[test]
 fn everything_is_told_again_in_parts_after_a_view_that_differs() {
     let mut member = own(1);
-    let _ = member.round(seen(0..4), true, 0);
+    drop(member.round(seen(0..4), true, 0));
     let hashes = [turnkv_proto::BlockHash([1; 32])];
     let namespace = turnkv_proto::NamespaceId([1; 32]);
     let sessions = 5000;
     for at in 0..sessions {
         let kept = Kept { session: key(at), turn: 1, namespace, hashes: &hashes };
-        let _ = member.turn_ended(kept, None, 0);
+        drop(member.turn_ended(kept, None, 0));
     }
     let mut told = std::collections::BTreeSet::new();
     for round in 1..=HURRY_ROUNDS {
@@ -215,7 +215,7 @@ fn sessions_that_come_and_go_keep_no_other_from_being_told_again() {
     let (hashes, namespace) = ([turnkv_proto::BlockHash([1; 32])], turnkv_proto::NamespaceId([1; 32]));
     let keep = |member: &mut ClusterMember, at: u64| {
         let kept = Kept { session: key(at), turn: 1, namespace, hashes: &hashes };
-        let _ = member.turn_ended(kept, None, 0);
+        drop(member.turn_ended(kept, None, 0));
     };
     (0..600).for_each(|at| keep(&mut member, at));
     let mut told = std::collections::BTreeMap::new();
@@ -226,7 +226,7 @@ fn sessions_that_come_and_go_keep_no_other_from_being_told_again() {
             told.extend(tips.iter().map(|(session, _)| (*session, round)));
         }
         // One of those from the front half leaves, one comes.
-        let _ = member.session_left(key(300 + round % 600 * 7 % 300), 0);
+        drop(member.session_left(key(300 + round % 600 * 7 % 300), 0));
         keep(&mut member, 1000 + round);
         for at in 0..300 {
             let last = told.get(&key(at)).copied().unwrap_or(0);
@@ -254,11 +254,11 @@ fn every_round_puts_the_own_key_and_an_empty_ring_is_said_loudly() {
 #[test]
 fn whoever_speaks_for_a_life_that_is_over_is_told() {
     let mut member = own(1);
-    let _ = member.round(
+    drop(member.round(
         Observation::Members(vec![Member { incarnation: Incarnation(4), ..self::member(1) }]),
         true,
         0,
-    );
+    ));
     let tip = Tip { home: life(1, 3), turn: 9, pages: 9 };
     let message = Message::Publish { tips: vec![(key(1), tip)], posts: Vec::new() };
     let effects = member.receive(Envelope { from: life(1, 3), to: MemberId(0), message }, 0);
