@@ -5,11 +5,12 @@ mod caretaker;
 mod check;
 mod hand_over;
 mod listeners;
+mod places;
 mod reread;
 mod signals;
 
-use crate::access::{Callers, HostUser, UserTable};
-use crate::config::{KeepDram, Settings, Tls};
+use crate::access::Callers;
+use crate::config::{KeepDram, Settings};
 use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
 use crate::connections::opening::{Opening, TakesFrames};
@@ -24,24 +25,24 @@ use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::keep::link::{Keeper, Kept};
 use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX};
-use crate::report::{Advise, failed};
+use crate::report::Advise;
 use crate::snapshots::Snapshots;
 use crate::snapshots::tier::Tier;
 use crate::supervise::Supervisor;
 use crate::telemetry;
-use crate::tls::{Credentials, Protocol, TlsCounters};
+use crate::tls::TlsCounters;
 use crate::upgrade::asked::Upgrades;
 use crate::upgrade::before::{Before, failed_before};
 use crate::upgrade::program::Program;
 use crate::upgrade::replace::Succession;
 use caretaker::Caretaker;
 use check::{check_start, take_place};
-use hand_over::{Doors, ends};
+use hand_over::{Doors, ends, stop_waiting};
 use listeners::{Listeners, cannot_listen};
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
+use places::{beside, callers, credentials};
 use reread::Rereader;
-use rustix::process::{getegid, geteuid};
 use signals::Signals;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,8 +50,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use turnkv_proto::limits::LOCAL_SOCKET_SUFFIX;
-use turnkv_transfer::{Place, keep_heap};
+use turnkv_transfer::{ServingLock, keep_heap};
 
 /// How `turnkv serve` was started.
 pub(crate) struct Start {
@@ -148,13 +148,6 @@ async fn leave(
     Ok(())
 }
 
-/// Nobody is to wait for a server that may not come: who connects from now on is refused at once.
-fn stop_waiting(engine: &Engine) {
-    if let Some(keeper) = engine.keeper() {
-        keeper.stop_listening_at_all().unwrap_or_else(|error| tracing::debug!(%error, "the keeper is gone"));
-    }
-}
-
 /// What is left to a program that takes this one's place.
 fn succession(engine: &Engine, in_force: &Mutex<Settings>, program: Program) -> anyhow::Result<Succession> {
     let in_force = in_force.lock();
@@ -188,7 +181,7 @@ struct House {
     stopped: watch::Receiver<bool>,
     upgrades: Arc<Upgrades>,
     /// Held as long as this server lives.
-    place: Place,
+    place: Option<ServingLock>,
 }
 
 impl House {
@@ -196,7 +189,7 @@ impl House {
     fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<Doors> {
         let settings = &self.engine.settings;
         // All or none: somebody who was let in at one door takes this for the server.
-        let sockets = Listeners { keeper: self.engine.keeper(), place: &self.place }.all(settings)?;
+        let sockets = Listeners { keeper: self.engine.keeper(), place: self.place.as_ref() }.all(settings)?;
         let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
         let (connections, callers) = (&self.connections, &self.callers);
         let (unix, file) = sockets.grpc;
@@ -262,28 +255,6 @@ fn opening(settings: &Settings, supervisor: &Supervisor) -> anyhow::Result<Arc<O
     Ok(Opening::new(Some(credentials), counters))
 }
 
-/// What `[tls]` names.
-fn credentials(settings: &Settings, counters: &Arc<TlsCounters>) -> anyhow::Result<Option<Arc<Credentials>>> {
-    let Tls::Files(files) = &settings.tls else { return Ok(None) };
-    let credentials = Credentials::open(files.clone(), Protocol::OFFERED, Arc::clone(counters));
-    credentials.map(Some).map_err(|error| {
-        let todo = "correct the files of [tls]; `turnkv certs` makes some to try with";
-        failed(error, "cannot speak TLS".to_owned(), todo.to_owned())
-    })
-}
-
-/// Who the callers of this host are, as `[access]` says.
-fn callers(settings: &Settings) -> anyhow::Result<Arc<Callers>> {
-    let access = &settings.access;
-    let server = HostUser { user: geteuid().as_raw(), groups: vec![getegid().as_raw()] };
-    let users = UserTable::new(&access.users, &access.groups, access.others.clone(), &server);
-    let users = users.map_err(|error| {
-        let todo = "name users and groups that this host has, or write their numbers";
-        failed(error, "cannot tell the users of [access]".to_owned(), todo.to_owned())
-    })?;
-    Ok(Callers::new(users, access.plain.clone()))
-}
-
 /// Makes the directory of the sockets.
 fn make_place(socket: &Path) -> anyhow::Result<()> {
     let Some(directory) = socket.parent() else { return Ok(()) };
@@ -291,17 +262,6 @@ fn make_place(socket: &Path) -> anyhow::Result<()> {
         || format!("cannot create {}, where the sockets are to be", directory.display()),
         "name a place that this user may write to (listen = \"unix:...\")",
     )
-}
-
-/// Where the local socket is, given gRPC's.
-fn local_path(socket: &Path) -> PathBuf {
-    beside(socket, LOCAL_SOCKET_SUFFIX)
-}
-
-fn beside(socket: &Path, suffix: &str) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(suffix);
-    PathBuf::from(path)
 }
 
 /// Who keeps page memory for the next process, and what it kept of the last one's. Without one the server serves as well.

@@ -4,7 +4,7 @@
 //! What is as it was is not looked at: this server has it.
 
 use super::listeners::cannot_listen;
-use super::{beside, callers, credentials, local_path};
+use super::places::{beside, callers, credentials, local_path};
 use crate::config::{self, KeepDram, Settings};
 use crate::engine::Engine;
 use crate::limits::{KEEP_SOCKET_SUFFIX, PLACE_SUFFIX};
@@ -13,7 +13,7 @@ use crate::tls::TlsCounters;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
-use turnkv_transfer::{Listens, Place, in_use, who_listens};
+use turnkv_transfer::{Listens, ServingLock, in_use, who_listens};
 
 /// Whether a program could take the place of one with the settings in force, given a configuration file. Blocking.
 ///
@@ -54,20 +54,22 @@ fn check_addresses(settings: &Settings, in_force: &Settings) -> anyhow::Result<(
     Err(misused(what, "leave it as it was, or stop this server and start the other"))
 }
 
-/// Takes the place at the sockets, where no server lives, before anything else is taken. It is this server's while that is held.
+/// Takes the place at the sockets, where no server lives, before anything else is taken. It is this server's while that is held. None: it
+/// is a server's whose sockets somebody removed, which nobody finds any more.
 ///
 /// # Errors
-/// One does, or the place cannot be looked at.
-pub(super) fn take_place(settings: &Settings) -> anyhow::Result<Place> {
-    let taken = Place::take(&beside(&settings.socket, PLACE_SUFFIX)).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock => in_use(&settings.socket),
-        _ => error,
-    });
-    let place = taken.map_err(|error| cannot_listen(error, &settings.socket.display(), "listen"))?;
+/// A server is there, or the place cannot be looked at.
+pub(super) fn take_place(settings: &Settings) -> anyhow::Result<Option<ServingLock>> {
+    let refuse = |error| cannot_listen(error, &settings.socket.display(), "listen");
+    let place = match ServingLock::take(&beside(&settings.socket, PLACE_SUFFIX)) {
+        Ok(place) => Some(place),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        Err(error) => return Err(refuse(error)),
+    };
     for path in [local_path(&settings.socket), settings.socket.clone()] {
-        let refuse = |error| cannot_listen(error, &path.display(), "listen");
-        if who_listens(&path).map_err(refuse)? == Listens::Somebody {
-            return Err(refuse(in_use(&path)));
+        let there = who_listens(&path).map_err(refuse)?;
+        if there == Listens::Somebody || (place.is_none() && there != Listens::Nobody) {
+            return Err(cannot_listen(in_use(&path), &path.display(), "listen"));
         }
     }
     Ok(place)

@@ -2,7 +2,6 @@
 //! Owns: the order of these. Must not know: how the program is checked and started.
 
 use super::signals::Signals;
-use super::stop_waiting;
 use crate::doors::framed::FramedDoor;
 use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
@@ -91,5 +90,12 @@ pub(super) async fn ends(tasks: Vec<JoinHandle<()>>) {
     for task in tasks {
         // One that panicked has been heard of.
         task.await.unwrap_or_default();
+    }
+}
+
+/// Nobody is to wait for a server that may not come: who connects from now on is refused at once.
+pub(super) fn stop_waiting(engine: &Engine) {
+    if let Some(keeper) = engine.keeper() {
+        keeper.stop_listening_at_all().unwrap_or_else(|error| tracing::debug!(%error, "the keeper is gone"));
     }
 }

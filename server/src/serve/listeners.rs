@@ -1,7 +1,7 @@
 //! The sockets at which doors listen: those of the server before, where a keeper has them and they are still of the place that is
 //! configured, else new ones. Owns: that, and that they are kept for the next server. Must not know: what is served at them.
 
-use super::local_path;
+use super::places::local_path;
 use crate::config::Settings;
 use crate::keep::link::Keeper;
 use crate::limits::TCP_BACKLOG;
@@ -13,14 +13,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use tokio::net::{TcpListener, TcpSocket};
-use turnkv_transfer::{LocalListener, Place, SocketFile, bind_unix, listen_by, remove_abandoned};
+use turnkv_transfer::{LocalListener, ServingLock, SocketFile, bind_unix, listen_by, remove_abandoned};
 
 /// Makes listening sockets.
 pub(super) struct Listeners<'a> {
     /// None: nobody keeps them.
     pub(super) keeper: Option<&'a Keeper>,
-    /// No other server is here.
-    pub(super) place: &'a Place,
+    /// No other server is here; none: one is that nobody finds.
+    pub(super) place: Option<&'a ServingLock>,
 }
 
 /// Every socket that doors listen at.
@@ -51,7 +51,10 @@ impl Listeners<'_> {
     fn unix(&self, kind: &str, path: &Path, mode: u32) -> anyhow::Result<(UnixListener, SocketFile)> {
         let listening = match self.unix_of_before(kind, path, mode) {
             Some(listening) => Ok(listening),
-            None => remove_abandoned(path, self.place).and_then(|()| bind_unix(path, mode)),
+            None => {
+                let cleared = self.place.map_or(Ok(()), |place| remove_abandoned(path, place));
+                cleared.and_then(|()| bind_unix(path, mode))
+            }
         };
         let (listener, file) = listening.map_err(|error| cannot_listen(error, &path.display(), "listen"))?;
         let (device, inode) = file.id();

@@ -1,8 +1,9 @@
 //! What the program before left to this one: itself, the settings that it had, and how long this one may take. Owns: taking these,
 //! and the way back, when this program cannot start or does not in time. Must not know: what either serves.
 
-use super::replace::{become_program, leave_settings};
-use crate::limits::{CONFIG_BYTES_MAX, UPGRADE_FAILED_BYTES_MAX};
+use super::become_other::{BEFORE, FAILED, SETTINGS, START_MS, become_program, leave_settings};
+use super::program::cut;
+use crate::limits::CONFIG_BYTES_MAX;
 use crate::report::{self, Advise, misused};
 use parking_lot::{Condvar, Mutex};
 use std::fs::File;
@@ -12,15 +13,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_transfer::inherited::{stays_open, take_inherited};
-
-/// By which the program before tells this one its descriptor: there it is again if this one cannot start.
-pub(super) const BEFORE: &str = "TURNKV_UPGRADE_BEFORE";
-/// The descriptor of the settings that it had.
-pub(super) const SETTINGS: &str = "TURNKV_UPGRADE_SETTINGS";
-/// How long this program may take until it serves.
-pub(super) const START_MS: &str = "TURNKV_UPGRADE_START_MS";
-/// By which a program that is back is told why.
-pub(super) const FAILED: &str = "TURNKV_UPGRADE_FAILED";
 
 /// What this program was left.
 pub(crate) struct Inherited {
@@ -85,12 +77,6 @@ pub(crate) fn failed_before() -> Option<String> {
     std::env::var(FAILED).ok().map(|why| cut(&why))
 }
 
-/// A text from elsewhere as it may be shown: one line, no longer than [`UPGRADE_FAILED_BYTES_MAX`] bytes.
-pub(super) fn cut(text: &str) -> String {
-    let plain: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
-    plain[..plain.floor_char_boundary(UPGRADE_FAILED_BYTES_MAX)].trim().to_owned()
-}
-
 fn number(name: &str) -> Option<i32> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -149,17 +135,5 @@ impl Before {
             leave_settings(command, settings);
         });
         error.context(format!("nor can the program before ({failed})"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::cut;
-    use crate::limits::UPGRADE_FAILED_BYTES_MAX;
-
-    #[test]
-    fn what_another_program_says_is_one_short_line_without_control_characters() {
-        assert_eq!(cut("why\n\u{1b}[2Jnot\u{7}"), "why  [2Jnot");
-        assert_eq!(cut(&"\u{e4}".repeat(UPGRADE_FAILED_BYTES_MAX)).len(), UPGRADE_FAILED_BYTES_MAX);
     }
 }

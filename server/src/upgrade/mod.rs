@@ -9,11 +9,13 @@
 //! ```
 //!
 //! - [`asked`]: who asks, one at a time
+//! - [`become_other`]: `exec`, and what one program tells the next
 //! - [`before`]: what the program before left, and the way back
 //! - [`program`]: what another program says of itself
 //! - [`replace`]: one program takes the place of the other
 
 pub(crate) mod asked;
+mod become_other;
 pub(crate) mod before;
 pub(crate) mod program;
 pub(crate) mod replace;

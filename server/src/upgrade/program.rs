@@ -1,8 +1,9 @@
 //! Another program, checked before it may take this one's place. Owns: whose file it may be, what it is asked, how long it may take.
 //! Must not know: when it takes the place.
 
-use super::before::cut;
-use crate::limits::{UPGRADE_CHECK_MAX, UPGRADE_CHECK_PAUSE, UPGRADE_SAID_BYTES_MAX};
+use crate::limits::{
+    UPGRADE_CHECK_MAX, UPGRADE_CHECK_PAUSE, UPGRADE_FAILED_BYTES_MAX, UPGRADE_SAID_BYTES_MAX,
+};
 use rustix::process::geteuid;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -135,6 +136,12 @@ fn ask(command: &mut Command, path: &Path) -> Result<String, Error> {
     Err(refuse(format!("refuses ({status}): {said}")))
 }
 
+/// A text from elsewhere as it may be shown: one line, no longer than [`UPGRADE_FAILED_BYTES_MAX`] bytes.
+pub(super) fn cut(text: &str) -> String {
+    let plain: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    plain[..plain.floor_char_boundary(UPGRADE_FAILED_BYTES_MAX)].trim().to_owned()
+}
+
 /// That an upgrade is not begun now.
 pub(super) fn not_now(why: &str) -> Error {
     Error::new(ErrorKind::Invalid, why)
@@ -142,7 +149,8 @@ pub(super) fn not_now(why: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{VERSIONS, note, read};
+    use super::{VERSIONS, cut, note, read};
+    use crate::limits::UPGRADE_FAILED_BYTES_MAX;
 
     #[test]
     fn what_this_program_says_of_itself_is_understood_and_asks_for_no_care() {
@@ -152,5 +160,11 @@ mod tests {
         for said in ["", "turnkv 0.1.0\n", "busybox 1\nlocal protocol 1\nslot table 1\n"] {
             assert_eq!(read(said), None, "{said}");
         }
+    }
+
+    #[test]
+    fn what_another_program_says_is_one_short_line_without_control_characters() {
+        assert_eq!(cut("why\n\u{1b}[2Jnot\u{7}"), "why  [2Jnot");
+        assert_eq!(cut(&"\u{e4}".repeat(UPGRADE_FAILED_BYTES_MAX)).len(), UPGRADE_FAILED_BYTES_MAX);
     }
 }

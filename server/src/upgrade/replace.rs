@@ -1,18 +1,15 @@
 //! One program takes the place of another in this process: its number, its arguments, its standard streams and its place at the
-//! service manager stay. Owns: `exec`. Must not know: what either serves.
+//! service manager stay. Owns: what is left to it, and the way back where it does not run. Must not know: what either serves.
 
-use super::before::{BEFORE, FAILED, SETTINGS, START_MS, cut};
-use super::program::Program;
+use super::become_other::{BEFORE, FAILED, START_MS, become_program, leave_settings};
+use super::program::{Program, cut};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::Signal;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
-use turnkv_transfer::inherited::{ignore_signal, stays_open};
+use turnkv_transfer::inherited::stays_open;
 
 /// What a program leaves to the one that takes its place.
 pub(crate) struct Succession {
@@ -59,27 +56,4 @@ fn hand_down(settings: &str) -> io::Result<File> {
     written().inspect_err(|error| {
         tracing::warn!(%error, "this program has the configuration file's settings if it has to start again");
     })
-}
-
-/// The program is told where settings are.
-pub(super) fn leave_settings(command: &mut Command, settings: Option<&File>) {
-    if let Some(settings) = settings {
-        command.env(SETTINGS, settings.as_raw_fd().to_string());
-    }
-}
-
-/// `exec`, with this program's arguments.
-pub(super) fn become_program(path: &Path, tell: impl FnOnce(&mut Command)) -> io::Error {
-    // Asked again before the next program listens, these would end the process.
-    [Signal::USR2, Signal::HUP].into_iter().for_each(ignore_signal);
-    let mut arguments = std::env::args_os();
-    let mut command = Command::new(path);
-    for name in [BEFORE, SETTINGS, FAILED, START_MS] {
-        command.env_remove(name);
-    }
-    tell(&mut command);
-    if let Some(name) = arguments.next() {
-        command.arg0(name);
-    }
-    command.args(arguments).exec()
 }

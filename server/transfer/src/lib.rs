@@ -62,7 +62,8 @@ pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader, frame_check};
 pub use large::LargeFrames;
 pub use limits::{FRAME_BYTES_MAX, FRAME_CHECK_BYTES};
 pub use listener::{
-    Listens, LocalListener, Place, SocketFile, bind_unix, in_use, listen_by, remove_abandoned, who_listens,
+    Listens, LocalListener, ServingLock, SocketFile, bind_unix, in_use, listen_by, remove_abandoned,
+    who_listens,
 };
 pub use local::LocalSocket;
 pub use page::{Claimed, Page, PageMut};

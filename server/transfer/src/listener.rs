@@ -194,7 +194,7 @@ pub fn who_listens(path: &Path) -> io::Result<Listens> {
 ///
 /// # Errors
 /// What the system says.
-pub fn remove_abandoned(path: &Path, _place: &Place) -> io::Result<()> {
+pub fn remove_abandoned(path: &Path, _place: &ServingLock) -> io::Result<()> {
     let _turn = lock_directory_of(path)?;
     match who_listens(path)? {
         Listens::Gone | Listens::Unasked => fs::remove_file(path),
@@ -204,11 +204,11 @@ pub fn remove_abandoned(path: &Path, _place: &Place) -> io::Result<()> {
 
 /// A place that one server has at a time, for as long as it lives. The lock goes with the descriptor.
 #[derive(Debug)]
-pub struct Place {
+pub struct ServingLock {
     _lock: OwnedFd,
 }
 
-impl Place {
+impl ServingLock {
     /// Takes a place, by the lock of a file at `path`. Waits a moment for a process that is ending.
     ///
     /// # Errors

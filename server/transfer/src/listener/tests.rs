@@ -75,8 +75,8 @@ fn a_server_that_does_not_accept_is_in_use_and_does_not_hang_its_callers() {
 fn a_place_is_one_servers_and_what_nobody_answers_for_there_is_gone() {
     let directory = tempfile::tempdir().unwrap();
     let (path, lock) = (directory.path().join("socket"), directory.path().join("lock"));
-    let place = Place::take(&lock).unwrap();
-    assert_eq!(Place::take(&lock).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    let place = ServingLock::take(&lock).unwrap();
+    assert_eq!(ServingLock::take(&lock).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     assert_eq!(who_listens(&path).unwrap(), Listens::Nobody);
     // This process is about to listen there itself: what it finds of its own number is of a program before it.
     let listener = LocalListener::bind(&path, 0o600).unwrap();
@@ -91,7 +91,7 @@ fn a_place_is_one_servers_and_what_nobody_answers_for_there_is_gone() {
     remove_abandoned(&path, &place).unwrap();
     assert!(!path.exists());
     drop(place);
-    Place::take(&lock).unwrap();
+    ServingLock::take(&lock).unwrap();
 }
 
 #[test]
