@@ -67,20 +67,4 @@ impl Attempts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Attempts;
-    use crate::limits::RECONNECTS_MAX;
-
-    #[test]
-    fn a_call_asks_on_other_connections_a_few_times_from_its_last_progress_on() {
-        let mut attempts = Attempts::default();
-        let asked = |attempts: &mut Attempts| (0..100).take_while(|_| attempts.may_reconnect()).count();
-        assert_eq!(asked(&mut attempts), RECONNECTS_MAX as usize);
-        assert_eq!(asked(&mut attempts), 0);
-        attempts.progressed();
-        assert_eq!(asked(&mut attempts), RECONNECTS_MAX as usize);
-    }
-}
-
-#[cfg(test)]
 mod tests;

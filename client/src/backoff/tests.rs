@@ -1,8 +1,8 @@
-//! Tests of pauses: how they grow, and that none outlasts its deadline.
+//! Tests of pauses: how they grow, and that none outlasts its deadline; and of how often a call asks again.
 
 use super::{Attempts, Backoff};
 use crate::deadline::Deadline;
-use crate::limits::{CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use crate::limits::{CONNECT_PAUSE_MAX, CONNECT_PAUSE_MIN, RECONNECTS_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use std::time::Duration;
 
 /// Later than any test lasts.
@@ -57,4 +57,14 @@ async fn each_pause_is_longer_until_something_is_served() {
     attempts.progressed();
     assert!(attempts.pause(1, late()).await);
     assert_eq!(attempts.least, RETRY_PAUSE_MIN.max(Duration::from_millis(1)) * 2);
+}
+
+#[test]
+fn a_call_asks_on_other_connections_a_few_times_from_its_last_progress_on() {
+    let mut attempts = Attempts::default();
+    let asked = |attempts: &mut Attempts| (0..100).take_while(|_| attempts.may_reconnect()).count();
+    assert_eq!(asked(&mut attempts), RECONNECTS_MAX as usize);
+    assert_eq!(asked(&mut attempts), 0);
+    attempts.progressed();
+    assert_eq!(asked(&mut attempts), RECONNECTS_MAX as usize);
 }

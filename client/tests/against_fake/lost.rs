@@ -1,4 +1,4 @@
-//! A connection that is lost in the middle of a call: the call is made once more where somebody listens, and no oftener.
+//! A connection that is lost in the middle of a call: the call is made again where somebody listens, a few times and no oftener.
 
 use crate::fake::{Fake, chain, eventually_async, open};
 use std::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ async fn one_lost_connection_is_not_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_is_made_once_more_and_no_oftener() {
+async fn a_call_is_made_a_few_times_more_and_no_oftener() {
     let fake = Fake::start();
     let (_client, namespace) = open(&fake, DataPlane::Shm).await;
     for which in ["lookup", "reload", "lease"] {
