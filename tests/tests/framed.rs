@@ -97,6 +97,38 @@ async fn two_turns_of_sessions_of_four_clients() -> Result<()> {
     Ok(())
 }
 
+/// A window goes in pieces of 4 MiB, each copied over the last but one: of every length, behind every prefix that is there already.
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_of_a_window_arrive_whole_whatever_is_there_already() -> Result<()> {
+    let (server, tcp) = start(Setup { dram_mib: 768, nvme_mib: 0, ..Setup::default() })?;
+    let (user, options) = (connect(tcp, 1 << 20).await?, OffloadOptions::default());
+    let mut seed = 0;
+    for pages in [1, 3, 4, 5, 8, 9, 11, 14] {
+        for there in [0, 1, 3, 4, 5, 7, 13].into_iter().filter(|there| *there < pages) {
+            seed += 1;
+            let hashes = chain(seed, pages);
+            user.offload(&options, &hashes[..there]).await?;
+            let report = user.offload(&options, &hashes).await?;
+            let told = (report.stored, report.present, report.declined);
+            ensure!(told == (pages - there, there, 0), "{pages} pages, {there} there: {report:?}");
+            ensure!(user.reload(&hashes).await?.pages == pages, "{pages} pages, {there} there");
+        }
+    }
+    slots_are_back(&server).await
+}
+
+/// What fits is kept and told, piece after piece, and the rest is declined.
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_that_find_no_room_end_an_offload() -> Result<()> {
+    let (server, tcp) = start(Setup { dram_mib: 24, nvme_mib: 0, ..Setup::default() })?;
+    let user = connect(tcp, 1 << 20).await?;
+    let hashes = chain(1, 40);
+    let report = user.offload(&OffloadOptions::default(), &hashes).await?;
+    ensure!(report.stored > 4 && report.stored + report.declined == 40 && report.declined > 0, "{report:?}");
+    ensure!(user.reload(&hashes[..report.stored]).await?.pages == report.stored, "{report:?}");
+    slots_are_back(&server).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn large_pages_are_striped_and_shards_go_together() -> Result<()> {
     let (server, tcp) = start(Setup { dram_mib: 256, nvme_mib: 0, ..Setup::default() })?;
