@@ -94,6 +94,7 @@ pub(crate) fn renewed((renewed, lease_ms): (Renewed, u32)) -> wire::RenewReply {
 
 /// Decodes a TakeOver.
 pub(crate) fn take_over(raw: wire::TakeOverRequest, guest: &Guest) -> Result<TakeOver, Error> {
+    let namespace = guest.namespace(&raw.namespace)?;
     check_positions("TakeOver", raw.positions.len().max(raw.slots.len()))?;
     if raw.positions.len() != raw.slots.len() {
         let text = format!("{} positions and {} slots", raw.positions.len(), raw.slots.len());
@@ -105,7 +106,7 @@ pub(crate) fn take_over(raw: wire::TakeOverRequest, guest: &Guest) -> Result<Tak
         MappedSlot { position, slab, generation, offset, reserved }
     };
     Ok(TakeOver {
-        namespace: guest.namespace(&raw.namespace)?,
+        namespace,
         shard: shard(raw.shard)?,
         slots: raw.positions.into_iter().zip(raw.slots).map(slot).collect(),
     })
