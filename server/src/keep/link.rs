@@ -5,6 +5,7 @@
 use super::frames::{DONE, DROP, HELLO, KEEP, KEPT, hello, wrong};
 use crate::limits::{KEEP_CALL_WAIT, KEEP_SERVER_WAIT, KEEP_START_PAUSE, KEEP_START_WAIT};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -125,7 +126,14 @@ impl Keeper {
     fn is_starting(&self) -> io::Result<bool> {
         let mut started = self.started.lock();
         let Some(child) = &mut *started else { return Ok(false) };
-        let ended = child.try_wait()?;
+        let ended = match child.try_wait() {
+            // It was reaped when its connection was lost.
+            Err(error) if error.raw_os_error() == Some(Errno::CHILD.raw_os_error()) => {
+                *started = None;
+                return Ok(false);
+            }
+            ended => ended?,
+        };
         if ended.is_some() {
             *started = None;
         }
