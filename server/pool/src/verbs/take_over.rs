@@ -79,7 +79,8 @@ impl Pool {
         Ok(TakenOver { lease, positions })
     }
 
-    /// A slot from under the lease that the last server's end left it under. The hold on it goes over to whoever asks.
+    /// A slot from under the lease that the last server's end left it under. That lease stays, until its process has said all that it
+    /// has: it may have the slot mapped at another place too. Only a reserved slot, which has one place, goes over.
     fn take_left(&mut self, ask: &TakeOverAsk<'_>, mapped: &MappedSlot) -> Option<LeaseItem> {
         let slots = self.store.slots();
         let slab = slots.slabs().get(mapped.slab as usize)?;
@@ -95,14 +96,16 @@ impl Pool {
             let at = lease.items.binary_search_by_key(&slot, |item| item.slot).ok()?;
             Some((*left, lease.items[at]))
         })?;
-        let lease = self.left.find(left, slot)?;
-        if self.leases.get(lease, left)?.items.len() == 1 {
-            self.leases.remove(lease)?;
+        if self.store.slots().meta(slot).state() == SlotState::Used || !mapped.reserved {
+            self.store.lease(slot);
         } else {
-            self.leases.take_items(lease, &[item.position]);
-        }
-        self.store.map_slots(&[item], left, false);
-        if mapped.reserved {
+            let lease = self.left.find(left, slot)?;
+            if self.leases.get(lease, left)?.items.len() == 1 {
+                self.leases.remove(lease)?;
+            } else {
+                self.leases.take_items(lease, &[item.position]);
+            }
+            self.store.map_slots(&[item], left, false);
             self.store.reserve_again(slot);
         }
         Some(LeaseItem { position: mapped.position, slot, page: self.page_in(slot) })
