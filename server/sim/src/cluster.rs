@@ -241,7 +241,7 @@ impl<'a> Cluster<'a> {
         let mut open = vec![(host, effects)];
         let mut decisions = Vec::new();
         for _ in 0..CLUSTER_STEPS_MAX {
-            let Some((host, effects)) = open.pop() else { break };
+            let Some((host, effects)) = open.pop() else { return Ok(decisions) };
             decisions.extend(effects.decided);
             for envelope in effects.send {
                 self.messages += 1;
@@ -255,7 +255,7 @@ impl<'a> Cluster<'a> {
                 open.push((host, counted));
             }
         }
-        Ok(decisions)
+        Err(SimError::Endless)
     }
 
     fn outcome(&self, routing: Routing, private_percent: f64, one_pool_percent: f64) -> ClusterOutcome {

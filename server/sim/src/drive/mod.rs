@@ -66,6 +66,9 @@ pub struct Admission {
 /// Why a simulation stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
+    /// One request of a cluster led to more messages than `limits::CLUSTER_STEPS_MAX`.
+    #[error("a request of the cluster does not come to an end")]
+    Endless,
     /// A size that no pool can have.
     #[error("a simulated tier has 1 to {TIER_PAGES_MAX} pages, got {0}")]
     Pages(u64),
