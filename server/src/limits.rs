@@ -23,6 +23,8 @@ pub(crate) const KEPT_LISTENING_MAX: usize = 8;
 pub(crate) const KEPT_NAME_BYTES_MAX: usize = 64;
 /// How long a call between a server and its keeper may take.
 pub(crate) const KEEP_CALL_WAIT: Duration = Duration::from_secs(5);
+/// How long a keeper may take to say that it is there, and to end once nobody needs it.
+pub(crate) const KEEP_ASK_WAIT: Duration = Duration::from_secs(2);
 /// How long a keeper that was started may take to listen.
 pub(crate) const KEEP_START_WAIT: Duration = Duration::from_secs(5);
 /// Pause between two looks for it.

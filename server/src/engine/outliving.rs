@@ -3,7 +3,8 @@
 
 use crate::clock::Clock;
 use crate::keep::link::Keeper;
-use crate::limits::{KEEP_RETRY_MAX, KEEP_RETRY_MIN};
+use crate::keep::link::unfit::Parted;
+use crate::limits::{KEEP_CALL_WAIT, KEEP_RETRY_MAX, KEEP_RETRY_MIN};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -31,6 +32,8 @@ pub(crate) struct Outliving {
     memory: u64,
     /// After the keeper was lost, not tried again before.
     retry: Mutex<Retry>,
+    /// Taken while another keeper takes the place of one that is of no use.
+    turn: Mutex<()>,
 }
 
 /// When a keeper is looked for again.
@@ -87,7 +90,7 @@ impl Outliving {
     /// The system has no descriptor more.
     pub(super) fn new(keeper: Keeper, table: &SlotTable, catalog: Option<OwnedFd>) -> io::Result<Outliving> {
         let (memory, table) = (table.id(), table.fd().try_clone_to_owned()?);
-        Ok(Outliving { keeper, table, catalog, memory, retry: Mutex::default() })
+        Ok(Outliving { keeper, table, catalog, memory, retry: Mutex::default(), turn: Mutex::default() })
     }
 
     /// Where sessions are saved, as the process before left it; none: a disk has them.
@@ -153,13 +156,16 @@ impl Outliving {
         })
     }
 
-    /// Has everything kept again if the keeper is gone, or was never there. Blocking.
+    /// Has everything kept again if the keeper is gone, was never there, or is not found where it was. Blocking.
     pub(super) fn follow(&self, clock: &Clock, dram: &DramTier) {
         let is_due = |retry: &Retry| clock.now() >= retry.at;
-        if !self.keeper.is_gone() || !is_due(&self.retry.lock()) {
+        // Noticed at once, also while it is not tried again yet.
+        let (_, Some(_turn)) = (self.keeper.is_gone(), self.turn.try_lock()) else { return };
+        if !is_due(&self.retry.lock()) {
             return;
         }
-        let found = self.keeper.find_again();
+        let Some(parted) = self.keeper.part(false) else { return };
+        let found = self.keep_by_another(parted, dram);
         {
             let mut retry = self.retry.lock();
             retry.pause = (retry.pause * 2).clamp(KEEP_RETRY_MIN, KEEP_RETRY_MAX);
@@ -167,13 +173,42 @@ impl Outliving {
         }
         match found {
             Err(error) => tracing::warn!(%error, "page memory is not kept for the next start: tried again"),
-            Ok(()) => {
+            Ok(_) => {
                 self.retry.lock().pause = Duration::ZERO;
-                self.keep_all(dram);
-                self.say(self.keeper.keep_listening_again());
                 tracing::info!("page memory is kept again");
             }
         }
+    }
+
+    /// Has everything kept by a keeper that answers and that the next server finds: by another one, where this one is of no use. Returns
+    /// what an operator should know of that. Blocking.
+    ///
+    /// # Errors
+    /// No such keeper can be had, or it has not all.
+    pub(super) fn assure(&self, dram: &DramTier) -> io::Result<Option<String>> {
+        let busy = || io::Error::new(io::ErrorKind::TimedOut, "another keeper is being looked for");
+        let _turn = self.turn.try_lock_for(KEEP_CALL_WAIT).ok_or_else(busy)?;
+        let said = self.keeper.part(true).map(|parted| self.keep_by_another(parted, dram)).transpose()?;
+        if !self.keeper.keeps(TABLE_NAME) || !self.keeper.keeps_listening() {
+            return Err(io::Error::other("the keeper has not all that it is to keep"));
+        }
+        Ok(said)
+    }
+
+    /// Has everything kept by another keeper. Returns what an operator should know.
+    fn keep_by_another(&self, parted: Parted, dram: &DramTier) -> io::Result<String> {
+        self.keeper.find_another(&parted)?;
+        self.keep_all(dram);
+        self.say(self.keeper.keep_listening_again());
+        let said = format!("{}: another one keeps now", parted.why);
+        let said = match parted.dismiss() {
+            None => said,
+            Some(pid) => {
+                format!("{said}, and process {pid} has memory and sockets until it goes on or is ended")
+            }
+        };
+        tracing::info!("{said}");
+        Ok(said)
     }
 
     fn say(&self, kept: io::Result<()>) {

@@ -98,6 +98,12 @@ impl Engine {
     pub(crate) fn keeper(&self) -> Option<&Keeper> {
         self.outliving.as_ref().map(Outliving::keeper)
     }
+
+    /// Has memory and listening sockets kept by a keeper that answers, whatever became of the one before. Returns what an operator should
+    /// know of that. None: nobody is to keep anything. Blocking.
+    pub(crate) fn assure_kept(&self) -> Option<std::io::Result<Option<String>>> {
+        self.outliving.as_ref().map(|outliving| outliving.assure(&self.slabs.dram))
+    }
 }
 
 /// What the one lock guards.

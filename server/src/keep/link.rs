@@ -1,6 +1,10 @@
 //! The server's end of its keeper: what it keeps for us, and what it kept for the server before. Owns: finding or starting a keeper,
 //! the calls to it, and noticing that it is gone. Must not know: what the descriptors are of, but that listening sockets are no
 //! memory.
+//!
+//! - [`unfit`]: a keeper of no use, whose place another takes
+
+pub(crate) mod unfit;
 
 use super::frames::{DONE, DROP, HELLO, KEEP, KEPT, hello, wrong};
 use crate::limits::{KEEP_CALL_WAIT, KEEP_SERVER_WAIT, KEEP_START_PAUSE, KEEP_START_WAIT};
@@ -10,6 +14,7 @@ use rustix::process::{Pid, WaitOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -42,18 +47,21 @@ pub(crate) struct Kept {
     pub(crate) descriptors: BTreeMap<String, OwnedFd>,
 }
 
+#[derive(Default)]
 struct Link {
     /// None: the keeper is gone.
     socket: Option<LocalSocket>,
     /// Names of what it keeps.
     names: BTreeSet<String>,
+    /// Device and inode of the socket's file by which it was found last; none: it was not, or the file was gone by then.
+    file: Option<(u64, u64)>,
 }
 
 impl Keeper {
     /// The keeper at a socket, which is not found yet: nothing is kept.
     pub(crate) fn new(path: PathBuf, without_server: Duration) -> Keeper {
-        let link = Mutex::new(Link { socket: None, names: BTreeSet::new() });
-        let (started, found, listening) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (link, started) = (Mutex::default(), Mutex::default());
+        let (found, listening) = (Mutex::default(), Mutex::default());
         Keeper { path, without_server, link, started, found, listening }
     }
 
@@ -118,7 +126,7 @@ impl Keeper {
         }
         let kept = take_over(&socket, self.without_server, answer_max)?;
         let names = kept.keys().cloned().collect();
-        *self.link.lock() = Link { socket: Some(socket), names };
+        *self.link.lock() = Link { socket: Some(socket), names, file: file_at(&self.path).unwrap_or(None) };
         Ok(kept)
     }
 
@@ -208,6 +216,11 @@ impl Keeper {
         names.iter().flat_map(BTreeMap::keys).try_for_each(|name| self.drop_kept(name))
     }
 
+    /// Whether the next server gets every listening socket of this one.
+    pub(crate) fn keeps_listening(&self) -> bool {
+        self.listening.lock().keys().all(|name| self.keeps(name))
+    }
+
     /// Whether something is kept under a name.
     pub(crate) fn keeps(&self, name: &str) -> bool {
         self.link.lock().names.contains(name)
@@ -249,7 +262,7 @@ impl Link {
     fn call(&mut self, verb: u8, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let called = match &self.socket {
             None => Err(io::Error::new(io::ErrorKind::NotConnected, "the keeper is gone")),
-            Some(socket) => call(socket, verb, name, fds),
+            Some(socket) => call(socket, verb, name, fds, KEEP_CALL_WAIT),
         };
         match called {
             Ok(answer) => answer,
@@ -276,8 +289,14 @@ impl Link {
 }
 
 /// The outer error: the keeper is of no use any more. The inner one: it said no.
-fn call(socket: &LocalSocket, verb: u8, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<io::Result<()>> {
-    let deadline = Instant::now() + KEEP_CALL_WAIT;
+fn call(
+    socket: &LocalSocket,
+    verb: u8,
+    name: &str,
+    fds: &[BorrowedFd<'_>],
+    answer_max: Duration,
+) -> io::Result<io::Result<()>> {
+    let deadline = Instant::now() + answer_max;
     socket.send_by(verb, 0, name.as_bytes(), fds, deadline)?;
     let answer = socket.recv(Some(deadline))?;
     if answer.verb != DONE {
@@ -331,6 +350,16 @@ fn start(path: &Path, without_server: Duration) -> io::Result<Child> {
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()
+}
+
+/// Device and inode of a file; none: there is no file. The inode of a socket that is bound is no other file's, whether the file is still
+/// there or not.
+fn file_at(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some((metadata.dev(), metadata.ino()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether nobody listens.

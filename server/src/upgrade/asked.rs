@@ -79,22 +79,23 @@ impl Upgrades {
                 "another upgrade is under way: look at its end first",
             ));
         };
-        let engine = self
-            .engine
-            .upgrade()
-            .filter(|engine| engine.keeper().is_some_and(|keeper| keeper.describe().is_some()));
+        let engine = self.engine.upgrade().filter(|engine| engine.keeper().is_some());
         let Some(engine) = engine else {
             return Err(not_now(
                 "nobody keeps memory and sockets for another program: set keep.dram = \"auto\", or stop this one and start the other",
             ));
         };
-        let program = match named {
+        let mut program = match named {
             Some(path) => Program::named(path, self.config.as_deref())?,
             None => Program::check(&self.own, self.config.as_deref())?,
         };
         if let Err(error) = (self.check_start)(self.config.as_deref(), &engine.settings) {
             let (what, todo) = report::lines(&error);
             return Err(not_now(&format!("no program could start now: {what}: {todo}")));
+        }
+        // Last, so that little can become of the keeper until the other program asks for what it has.
+        if let Some(said) = assure_kept(&engine)? {
+            program.add_note(&said);
         }
         tracing::info!(program = %program.path.display(), version = program.version, note = program.note, "upgrading");
         let taken = self.accepted.try_send(program.clone());
@@ -123,6 +124,16 @@ impl Upgrades {
         }
         std::future::pending().await
     }
+}
+
+/// The other program gets what a keeper has, and nothing else: without one neither program could serve.
+fn assure_kept(engine: &Engine) -> Result<Option<String>, Error> {
+    engine.assure_kept().transpose().map(Option::flatten).map_err(|error| {
+        let place = engine.keeper().map(|keeper| keeper.path().display().to_string()).unwrap_or_default();
+        not_now(&format!(
+            "nobody keeps memory and sockets for another program ({error}): see that `turnkv keep` can run and listen at {place}"
+        ))
+    })
 }
 
 /// Where this program came from. The system says so of a file that is gone, too, or that another took the place of.

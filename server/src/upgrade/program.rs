@@ -80,6 +80,14 @@ impl Program {
         let version = cut(&version);
         Ok(Program { path: path.to_owned(), version, note: note(protocol, table), begins_cold })
     }
+
+    /// Something else that an operator should know.
+    pub(super) fn add_note(&mut self, more: &str) {
+        if !self.note.is_empty() {
+            self.note.push_str("; ");
+        }
+        self.note.push_str(more);
+    }
 }
 
 /// What changes with a program of other versions.
