@@ -67,7 +67,7 @@ impl ErrorKind {
     /// What the caller should do.
     pub fn advice(self) -> &'static str {
         match self {
-            ErrorKind::Invalid => "fix the request; the same one will fail again",
+            ErrorKind::Invalid => "mend what the message names; until then the same request will fail again",
             ErrorKind::NamespaceUnknown => "open the namespace again, then retry once",
             ErrorKind::LeaseUnknown => "begin the offload or reload again",
             ErrorKind::Busy { .. } => "retry after the given time, or recompute",

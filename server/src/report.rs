@@ -5,8 +5,9 @@ use crate::catalog::CatalogError;
 use crate::config::ConfigError;
 use crate::connections::caps::TooFew;
 use std::backtrace::BacktraceStatus;
-use std::io::ErrorKind;
+use std::io;
 use tonic::{Code, Status};
+use turnkv_proto::ErrorKind;
 use turnkv_sim::trace::TraceError;
 use turnkv_tier::dram::DramError;
 use turnkv_tier::nvme::OpenError;
@@ -124,13 +125,18 @@ fn advice(error: &anyhow::Error) -> Option<String> {
         if let Some(status) = cause.downcast_ref::<Status>() {
             return Some(status_advice(status));
         }
-        cause.downcast_ref::<std::io::Error>().and_then(|io| io_advice(io.kind())).map(str::to_owned)
+        cause.downcast_ref::<io::Error>().and_then(|io| io_advice(io.kind())).map(str::to_owned)
     })
 }
 
 fn status_advice(status: &Status) -> String {
     if let Some(error) = turnkv_proto::Error::from_status(status) {
-        return error.kind.advice().to_owned();
+        return match error.kind {
+            ErrorKind::Busy { retry_after_ms } if retry_after_ms > 0 => {
+                format!("try again in {retry_after_ms} ms")
+            }
+            kind => kind.advice().to_owned(),
+        };
     }
     if turnkv_proto::Error::parting_words(status).is_some() {
         return "the server took no call on this connection: do as it says".to_owned();
@@ -145,7 +151,8 @@ fn status_advice(status: &Status) -> String {
     advice.to_owned()
 }
 
-fn io_advice(kind: ErrorKind) -> Option<&'static str> {
+fn io_advice(kind: io::ErrorKind) -> Option<&'static str> {
+    use io::ErrorKind;
     Some(match kind {
         ErrorKind::NotFound => "see whether the path is right and exists",
         ErrorKind::PermissionDenied => "run as a user who may do that, or change the path's owner or mode",
@@ -167,6 +174,17 @@ mod tests {
     use super::{Advise, lines, misused};
     use anyhow::Context;
     use std::io;
+    use tonic::Status;
+
+    #[test]
+    fn a_wait_is_said_with_its_time() {
+        let error = turnkv_proto::Error::busy(250, "another one is under way");
+        let (what, todo) = lines(&anyhow::Error::new(Status::from(error)).context("not now"));
+        assert_eq!(
+            (what.as_str(), todo.as_str()),
+            ("not now: another one is under way", "try again in 250 ms")
+        );
+    }
 
     #[test]
     fn a_cause_is_said_once_in_one_line() {

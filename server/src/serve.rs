@@ -37,7 +37,7 @@ use crate::upgrade::program::Program;
 use crate::upgrade::replace::Succession;
 use caretaker::Caretaker;
 use check::{check_start, take_place};
-use hand_over::{Doors, ends, stop_waiting};
+use hand_over::{Doors, ends, shut, stop_waiting};
 use listeners::{Listeners, cannot_listen};
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
@@ -144,6 +144,7 @@ async fn leave(
     if tokio::time::timeout(DOORS_END_MAX, ends(doors.tasks)).await.is_err() {
         tracing::info!("open connections were cut");
     }
+    shut(engine);
     tracing::info!("left");
     Ok(())
 }

@@ -210,10 +210,16 @@ async fn a_program_that_cannot_take_over_leaves_the_old_one_serving() -> Result<
     // Refused before anything ends.
     let open = program(&dir, "open", "#!/bin/sh\n")?;
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777))?;
+    let fifo = dir.join("fifo");
+    ensure!(Command::new("mkfifo").arg(&fifo).status()?.success());
     for (path, why) in [
         ("turnkv".to_owned(), "absolute path"),
         (name(&dir.join("nothing")), "name a program"),
         (name(&open), "nobody else may write to"),
+        (name(&dir), "is a directory"),
+        (name(&fifo), "is a FIFO"),
+        (name(&server.socket()), "is a socket"),
+        ("/dev/null".to_owned(), "is a device"),
         (name(&program(&dir, "silent", "#!/bin/sh\nexit 0\n")?), "is no turnkv that takes over"),
         (name(&program(&dir, "broken", "\u{7f}ELF")?), "does not run"),
         (name(&program(&dir, "failing", "#!/bin/sh\necho why >&2\nexit 3\n")?), "why"),

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use turnkv_client::{DataPlane, OffloadOptions};
+use turnkv_tests::child::Running;
 use turnkv_tests::http::free_address;
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
@@ -166,6 +167,29 @@ fn a_program_that_refuses_without_a_word_or_with_wild_ones_is_quoted_in_plain_wo
         let said = refused(&server, &["--binary", &path.display().to_string()])?;
         ensure!(said.contains(why) && !said.contains(":\n"), "{said}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_second_upgrade_is_told_when_to_ask_again() -> Result<()> {
+    let server = Server::start(setup()?)?;
+    let real = server_binary()?.display();
+    let (slow, asked) = (dir(&server)?.join("slow"), dir(&server)?.join("asked"));
+    let text = format!("#!/bin/sh\ntouch {}\nsleep 1\nexec {real} \"$@\"\n", asked.display());
+    std::fs::write(&slow, text)?;
+    std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755))?;
+    let (address, slow) = (server.address(), slow.display().to_string());
+    let mut first = Command::new(server_binary()?);
+    let mut first = Running::start(first.args(["upgrade", "--address", &address, "--binary", &slow]))?;
+    for _ in 0..2_000 {
+        if asked.exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let said = refused(&server, &[])?;
+    ensure!(said.contains("another upgrade is under way") && said.contains("try again in 1000 ms"), "{said}");
+    ensure!(first.wait()?.success(), "{}", server.log());
     Ok(())
 }
 

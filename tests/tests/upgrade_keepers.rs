@@ -99,8 +99,14 @@ async fn a_keeper_that_is_stopped_is_no_end_of_a_server_that_is_upgraded() -> Re
         server.restart()?;
         all_in_dram(&server, &users).await?;
     }
+    // One that does not answer keeps nobody waiting for a server that was stopped, and no address from the next one.
+    let stopped = Ends(server.keeper()?);
+    kill_process(stopped.0, Signal::STOP)?;
     server.terminate()?;
     ensure!(std::net::TcpStream::connect(&tcp).is_err(), "nobody waits for a server that was stopped");
+    server.restart()?;
+    let report = users[1].offload(&OffloadOptions::default(), &chain(2, PAGES)).await?;
+    ensure!(report.stored == PAGES, "{report:?}");
     Ok(())
 }
 

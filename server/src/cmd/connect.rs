@@ -66,8 +66,16 @@ fn uri_of(address: &str) -> anyhow::Result<String> {
         Dial::place(place).ok_or_else(|| no_address(address))?;
         return Ok(format!("http://{place}"));
     }
-    let is_uri = address.starts_with("http://") || address.starts_with("unix:");
-    Ok(if is_uri { address.to_owned() } else { format!("http://{address}") })
+    if address.starts_with("http://") || address.starts_with("unix:") {
+        return Ok(address.to_owned());
+    }
+    if let Some((scheme, _)) = address.split_once("://") {
+        return Err(misused(
+            format!("`{address}` is no address: nothing here speaks {scheme}://"),
+            RIGHT_ADDRESS,
+        ));
+    }
+    Ok(format!("http://{address}"))
 }
 
 fn no_address(address: &str) -> anyhow::Error {
@@ -99,8 +107,15 @@ mod tests {
         ] {
             assert_eq!(uri_of(address).unwrap(), uri);
         }
-        for address in ["tcp://", "tcp://pool.example", "tcp://pool.example:0", "tcp://a b:1", "tcp://::1:2"]
-        {
+        for address in [
+            "tcp://",
+            "tcp://pool.example",
+            "tcp://pool.example:0",
+            "tcp://a b:1",
+            "tcp://::1:2",
+            "bla://",
+            "https://a:1",
+        ] {
             assert!(uri_of(address).unwrap_err().to_string().contains("is no address"), "{address}");
         }
     }

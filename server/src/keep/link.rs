@@ -212,8 +212,18 @@ impl Keeper {
 
     /// Lets go of all listening sockets: from now on nobody waits for the next server.
     pub(crate) fn stop_listening_at_all(&self) -> io::Result<()> {
-        let names = [std::mem::take(&mut *self.listening.lock()), std::mem::take(&mut *self.found.lock())];
-        names.iter().flat_map(BTreeMap::keys).try_for_each(|name| self.drop_kept(name))
+        let found = std::mem::take(&mut *self.found.lock());
+        let names: Vec<String> = self.listening.lock().keys().chain(found.keys()).cloned().collect();
+        names.iter().try_for_each(|name| self.drop_kept(name))
+    }
+
+    /// The same for keepers that do not hear it, once no door of this server accepts anybody any more: whatever process has the sockets,
+    /// who connects is refused, and addresses are free.
+    pub(crate) fn shut_listening(&self) {
+        for socket in std::mem::take(&mut *self.listening.lock()).values() {
+            // NOTCONN: it has been shut down already.
+            rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap_or_default();
+        }
     }
 
     /// Whether the next server gets every listening socket of this one.

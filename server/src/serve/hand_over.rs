@@ -76,6 +76,7 @@ pub(super) async fn run(
     if is_over || signals.stop_listening().await {
         // Nobody comes after this one: its sockets are refused, and their files go.
         stop_waiting(engine);
+        shut(engine);
         tracing::info!("told to stop in the middle of an upgrade: left");
         return Ok(false);
     }
@@ -97,5 +98,12 @@ pub(super) async fn ends(tasks: Vec<JoinHandle<()>>) {
 pub(super) fn stop_waiting(engine: &Engine) {
     if let Some(keeper) = engine.keeper() {
         keeper.stop_listening_at_all().unwrap_or_else(|error| tracing::debug!(%error, "the keeper is gone"));
+    }
+}
+
+/// The same where a keeper does not answer, once every door has ended.
+pub(super) fn shut(engine: &Engine) {
+    if let Some(keeper) = engine.keeper() {
+        keeper.shut_listening();
     }
 }

@@ -5,8 +5,9 @@ use crate::limits::{
     UPGRADE_CHECK_MAX, UPGRADE_CHECK_PAUSE, UPGRADE_FAILED_BYTES_MAX, UPGRADE_SAID_BYTES_MAX,
 };
 use rustix::process::geteuid;
+use std::fs::FileType;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
@@ -50,8 +51,11 @@ impl Program {
         let file = std::fs::metadata(path).map_err(|error| {
             Error::invalid(format!("{place} cannot be looked at ({error}): name a program"))
         })?;
+        if let Some(other) = other_than_file(file.file_type()) {
+            return Err(Error::invalid(format!("{place} is {other}: name a program, which is a file")));
+        }
         let is_ours = file.uid() == 0 || file.uid() == geteuid().as_raw();
-        if !file.is_file() || !is_ours || file.mode() & 0o022 != 0 {
+        if !is_ours || file.mode() & 0o022 != 0 {
             let text = format!(
                 "{place} must be a file of root or of the server's user that nobody else may write to (chmod go-w)"
             );
@@ -87,6 +91,17 @@ impl Program {
             self.note.push_str("; ");
         }
         self.note.push_str(more);
+    }
+}
+
+/// What is at a place where there is no file.
+fn other_than_file(what: FileType) -> Option<&'static str> {
+    match what {
+        file if file.is_file() => None,
+        directory if directory.is_dir() => Some("a directory"),
+        fifo if fifo.is_fifo() => Some("a FIFO"),
+        socket if socket.is_socket() => Some("a socket"),
+        _ => Some("a device"),
     }
 }
 
