@@ -7,6 +7,9 @@ use turnkv_proto::limits::{
 pub(crate) use turnkv_proto::limits::{GRPC_STREAM_WINDOW_BYTES, INLINE_PIECE_BYTES as INLINE_CHUNK_BYTES};
 use turnkv_tier::limits::DISK_FULL_RETRY_MIN;
 
+/// The version of the local protocol that this server speaks.
+pub(crate) const SPOKEN_PROTOCOL: u32 =
+    turnkv_proto::limits::LOCAL_PROTOCOL + cfg!(feature = "next-protocol") as u32;
 /// Bytes of a configuration file.
 pub(crate) const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of the gRPC socket's path.

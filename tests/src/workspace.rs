@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -28,24 +28,49 @@ pub fn server_binary() -> Result<&'static Path> {
     }
 }
 
+/// Builds the program that differs from the server's by the version that a feature names (`next-protocol`, `next-table`), and puts it at a
+/// path. Its dependencies are shared with the server's build; what is built once is there the next time.
+///
+/// # Errors
+/// It cannot be built.
+pub fn build_next(feature: &str, at: &Path) -> Result<()> {
+    // Of every feature it is built at the same place.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let profile = profile()?;
+    build(&profile, &["--bin", "turnkv-next", "--features", feature])?;
+    std::fs::copy(profile.join("turnkv-next"), at)?;
+    Ok(())
+}
+
 fn locate() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(BINARY_VARIABLE) {
         let path = PathBuf::from(path);
         ensure!(path.is_file(), "{BINARY_VARIABLE} names {}, which is no file", path.display());
         return Ok(path);
     }
-    // This test runs as <target>/<profile>/deps/<name>-<hash>.
+    let profile = profile()?;
+    build(&profile, &["--bin", "turnkv"])?;
+    let binary = profile.join("turnkv");
+    ensure!(binary.is_file(), "{} was not built", binary.display());
+    Ok(binary)
+}
+
+/// The folder of this test's profile: it runs as <target>/<profile>/deps/<name>-<hash>.
+fn profile() -> Result<PathBuf> {
     let test = std::env::current_exe().context("the path of this test")?;
     let profile = test.ancestors().nth(2).context("a test lies two folders below its profile's")?;
+    Ok(profile.to_path_buf())
+}
+
+fn build(profile: &Path, what: &[&str]) -> Result<()> {
     let target = profile.parent().context("a profile's folder lies in the target folder")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "turnkv", "--bin", "turnkv", "--target-dir"]).arg(target);
+    cargo.args(["build", "--quiet", "--package", "turnkv", "--target-dir"]).arg(target).args(what);
     if profile.file_name().is_some_and(|name| name == "release") {
         cargo.arg("--release");
     }
     let status = cargo.current_dir(root()).status().context("cargo build")?;
     ensure!(status.success(), "`{cargo:?}` failed: {status}");
-    let binary = profile.join("turnkv");
-    ensure!(binary.is_file(), "{} was not built", binary.display());
-    Ok(binary)
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //! Must not know: when it takes the place.
 
 use crate::limits::{
-    UPGRADE_CHECK_MAX, UPGRADE_CHECK_PAUSE, UPGRADE_FAILED_BYTES_MAX, UPGRADE_SAID_BYTES_MAX,
+    SPOKEN_PROTOCOL, UPGRADE_CHECK_MAX, UPGRADE_CHECK_PAUSE, UPGRADE_FAILED_BYTES_MAX, UPGRADE_SAID_BYTES_MAX,
 };
 use rustix::process::geteuid;
 use std::fs::FileType;
@@ -12,14 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::time::Instant;
-use turnkv_proto::limits::LOCAL_PROTOCOL;
 use turnkv_proto::{Error, ErrorKind};
 use turnkv_tier::dram::table::SLOT_TABLE_VERSION;
 
 /// What `turnkv --version` says: the version, and which protocol and table it speaks. A program before asks for it.
 pub(crate) static VERSIONS: LazyLock<String> = LazyLock::new(|| {
     let version = env!("CARGO_PKG_VERSION");
-    format!("{version}\n{PROTOCOL}{LOCAL_PROTOCOL}\n{TABLE}{SLOT_TABLE_VERSION}")
+    format!("{version}\n{PROTOCOL}{SPOKEN_PROTOCOL}\n{TABLE}{SLOT_TABLE_VERSION}")
 });
 
 const PROTOCOL: &str = "local protocol ";
@@ -111,8 +110,8 @@ fn note(protocol: u32, table: u32) -> String {
     if table != SLOT_TABLE_VERSION {
         notes.push(format!("its slot table is version {table}, not {SLOT_TABLE_VERSION}: DRAM begins cold"));
     }
-    if protocol != LOCAL_PROTOCOL {
-        let text = format!("its local protocol is version {protocol}, not {LOCAL_PROTOCOL}");
+    if protocol != SPOKEN_PROTOCOL {
+        let text = format!("its local protocol is version {protocol}, not {SPOKEN_PROTOCOL}");
         notes.push(format!("{text}: local clients of this version must be upgraded, too"));
     }
     notes.join("; ")

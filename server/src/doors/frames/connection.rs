@@ -9,7 +9,7 @@ use crate::doors::calls::CallSeconds;
 use crate::doors::codec;
 use crate::doors::needs::rule_of_frame;
 use crate::engine::Engine;
-use crate::limits::{FRAME_MS_MAX, LOCAL_LOOK, LOCAL_SEND_MS_MAX};
+use crate::limits::{FRAME_MS_MAX, LOCAL_LOOK, LOCAL_SEND_MS_MAX, SPOKEN_PROTOCOL};
 use prost::Message;
 use std::cell::Cell;
 use std::io;
@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use turnkv_pool::ClientId;
-use turnkv_proto::limits::LOCAL_PROTOCOL;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::{FLAG_FAILURE, Frame, LocalSocket};
@@ -183,9 +182,9 @@ impl<D: Verbs> Connection<'_, D> {
 
     fn hello(&mut self, frame: &Frame) -> Result<(), End> {
         let ask: wire::HelloRequest = decode(frame)?;
-        if ask.protocol != LOCAL_PROTOCOL {
+        if ask.protocol != SPOKEN_PROTOCOL {
             let text = format!(
-                "this server speaks protocol {LOCAL_PROTOCOL}, not {}: update the older side",
+                "this server speaks protocol {SPOKEN_PROTOCOL}, not {}: update the older side",
                 ask.protocol
             );
             return Err(Error::invalid(text).into());

@@ -5,7 +5,7 @@ use crate::limits::BLOCK_BYTES;
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// The version of the table's layout. Another one is never guessed at.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 1 + cfg!(feature = "next-table") as u32;
 
 /// How the slabs are laid out, as far as a table must agree with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
