@@ -447,7 +447,7 @@ pub(crate) fn window_pages(shard_bytes: u64, moved: Shards) -> usize {
     pages_within(WINDOW_BYTES_MAX, shard_bytes, moved)
 }
 
-pub(crate) fn pages_within(bytes_max: u64, shard_bytes: u64, moved: Shards) -> usize {
+fn pages_within(bytes_max: u64, shard_bytes: u64, moved: Shards) -> usize {
     let fit = usize::try_from(bytes_max / shard_bytes.max(1)).unwrap_or(usize::MAX);
     moved.whole_pages(fit.min(WINDOW_PAGES_MAX)).max(1)
 }

@@ -88,15 +88,9 @@ impl ReloadWindow {
 
     /// The same without its first pages.
     pub(crate) fn starting_at(&self, page: usize) -> ReloadWindow {
-        self.part(page..self.pages)
-    }
-
-    /// Some of its pages.
-    pub(crate) fn part(&self, pages: Range<usize>) -> ReloadWindow {
-        const HASH: usize = size_of::<BlockHash>();
-        let hashes = self.begin.hashes.slice(pages.start * HASH..pages.end * HASH);
+        let hashes = self.begin.hashes.slice(page * size_of::<BlockHash>()..);
         let begin = wire::BeginReloadRequest { hashes, ..self.begin.clone() };
-        ReloadWindow { begin, pages: pages.len(), moved: self.moved, deadline: self.deadline }
+        ReloadWindow { begin, pages: self.pages - page, moved: self.moved, deadline: self.deadline }
     }
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use turnkv_client::{Client, ClientConfig, DataPlane, MissCause, OffloadOptions, TierKind};
+use turnkv_client::{Client, ClientConfig, DataPlane, OffloadOptions, TierKind};
 use turnkv_tests::child::Running;
 use turnkv_tests::counts;
 use turnkv_tests::http::{free_address, get, value};
@@ -112,31 +112,6 @@ async fn pieces_of_a_window_arrive_whole_whatever_is_there_already() -> Result<(
             let told = (report.stored, report.present, report.declined);
             ensure!(told == (pages - there, there, 0), "{pages} pages, {there} there: {report:?}");
             ensure!(user.reload(&hashes).await?.pages == pages, "{pages} pages, {there} there");
-        }
-    }
-    slots_are_back(&server).await
-}
-
-/// Pages in DRAM come in pieces of 4 MiB, what is on NVMe all at once: of every length, on NVMe from any page on, with a miss at the end.
-#[tokio::test(flavor = "multi_thread")]
-async fn pieces_of_a_reload_come_whole_wherever_pages_are() -> Result<()> {
-    let (server, tcp) = start(Setup { dram_mib: 512, nvme_mib: 1024, ..Setup::default() })?;
-    let user = connect(tcp, 1 << 20).await?;
-    let durable = OffloadOptions { durable: true, ..OffloadOptions::default() };
-    for pages in [1, 4, 5, 8, 9, 14] {
-        let hashes = chain(pages as u64, pages);
-        let mut longer = hashes.clone();
-        longer.push(chain(99, 1)[0]);
-        ensure!(user.offload(&durable, &hashes).await?.declined == 0);
-        user.settle().await?;
-        for in_dram in [0, 1, 3, 4, 5, 7, 8, 13].into_iter().filter(|in_dram| *in_dram <= pages) {
-            user.client.evict(None, Some(TierKind::Dram)).await?;
-            ensure!(user.reload(&hashes[..in_dram]).await?.from_nvme == in_dram);
-            let report = user.reload(&longer).await?;
-            let told = (report.pages, report.from_dram, report.from_nvme, report.miss);
-            let wanted = (pages, in_dram, pages - in_dram, Some(MissCause::Absent));
-            ensure!(told == wanted, "{pages} pages, {in_dram} in DRAM: {report:?}");
-            ensure!(user.reload(&longer).await?.from_dram == pages, "read again, from DRAM alone");
         }
     }
     slots_are_back(&server).await
