@@ -8,10 +8,11 @@
 //!   of; [`guard`]: panics over a damaged file; [`error`]: which failures pass
 //! - [`tables`]: which tables there are; [`load`]: what a start reads of them
 //! - [`namespaces`], [`sessions`], [`pins`], [`lists`] (those of both, in pieces that they share), [`segments`]: one table each;
-//!   [`rows`]: those that have lists; [`waiting`]: what is to be written
+//!   [`rows`]: those that have lists; [`learned`]: what policy and curves know; [`waiting`]: what is to be written
 
 mod error;
 mod guard;
+mod learned;
 mod lists;
 mod load;
 mod namespaces;

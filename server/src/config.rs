@@ -27,6 +27,7 @@ pub(crate) use archived::{ArchivedSessions, SessionsConfig};
 use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
 pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};
+pub(crate) use dram::Dram;
 use dram::DramFile;
 pub(crate) use error::ConfigError;
 use keep::KeepFile;
@@ -169,21 +170,6 @@ pub(crate) struct Settings {
     pub(crate) archive: ArchiveConfig,
     /// Whether page memory outlives the process.
     pub(crate) keep: Keep,
-}
-
-/// Checked `[dram]`.
-#[derive(Debug, Clone)]
-pub(crate) struct Dram {
-    /// Page memory, a multiple of `slab_bytes`.
-    pub(crate) bytes: u64,
-    /// Bytes of a slab.
-    pub(crate) slab_bytes: u64,
-    /// Huge pages wanted.
-    pub(crate) huge_pages: bool,
-    /// mlock wanted.
-    pub(crate) lock: bool,
-    /// The host must have as much memory available at the start.
-    pub(crate) check_available: bool,
 }
 
 /// Checked `[nvme]`.
@@ -336,7 +322,7 @@ impl Settings {
 }
 
 fn check(file: File) -> Result<Settings, ConfigError> {
-    let dram = check_dram(&file.dram)?;
+    let dram = Dram::check(&file.dram)?;
     let nvme = file.nvme.map(check_nvme).transpose()?;
     let limits = check_limits(&file.limits, dram.bytes, nvme.as_ref().map_or(0, |nvme| nvme.bytes))?;
     let mode = file.socket_mode.as_deref().unwrap_or("0600");
@@ -363,28 +349,6 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         remote,
         archive,
         keep,
-    })
-}
-
-fn check_dram(file: &DramFile) -> Result<Dram, ConfigError> {
-    let bytes = file.bytes.map_or(GIB, |bytes| bytes.0);
-    if bytes < DRAM_BYTES_MIN {
-        return Err(bad("dram.bytes", format!("{} is under the least of 16MiB", Bytes(bytes))));
-    }
-    let slab_bytes = match file.slab_bytes {
-        Some(slab) => slab.0,
-        None => (bytes / 64).clamp(4 * MIB, GIB).next_multiple_of(2 * MIB),
-    };
-    if !(MIB..=GIB).contains(&slab_bytes) || !slab_bytes.is_multiple_of(MIB) || slab_bytes > bytes {
-        let why = format!("{} must be a multiple of 1MiB, at most 1GiB and dram.bytes", Bytes(slab_bytes));
-        return Err(bad("dram.slab_bytes", why));
-    }
-    Ok(Dram {
-        bytes: bytes / slab_bytes * slab_bytes,
-        slab_bytes,
-        huge_pages: file.huge_pages.unwrap_or(true),
-        lock: file.lock.unwrap_or(true),
-        check_available: file.check_available.unwrap_or(true),
     })
 }
 

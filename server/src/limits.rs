@@ -331,6 +331,12 @@ pub(crate) const CATALOG_ROWS_PER_WRITE: usize = 1_024;
 pub(crate) const CATALOG_REMOVALS_PER_FLUSH: usize = 8;
 /// Pins that wait, by their names alone, for a catalog that cannot be written: of sixteen tenants with all that one may have.
 pub(crate) const CATALOG_PINS_WAITING_MAX: usize = 1 << 16;
+/// Namespaces of which it is saved what was learned, a row of up to 100 kB each: what is learned of others begins anew with a start.
+pub(crate) const LEARNED_NAMESPACES_MAX: usize = 256;
+/// Of how many that is written at a time.
+pub(crate) const LEARNED_PER_FLUSH: usize = 8;
+/// Flushes of the catalog from one time to the next.
+pub(crate) const LEARNED_EVERY_FLUSHES: u32 = 4;
 /// Damaged catalogs that are kept for whoever wants to look at them.
 pub(crate) const CATALOGS_ASIDE_MAX: usize = 3;
 /// Calls, each a short time under the lock, that one tick spends on namespaces that retire, and on strangers.

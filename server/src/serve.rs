@@ -75,7 +75,7 @@ pub(crate) enum Left {
 /// Serves until SIGTERM, SIGINT or, for a private pool, until nobody is left; then writes what is dirty and leaves. SIGUSR2 has another
 /// program take over: memory and listening sockets stay with the keeper. SIGHUP has the
 /// configuration read again; where there is no file, and for a private pool, it ends the server too. A vital thread or task that ends is an error, at once: what is stored is good, and the next start serves it.
-pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
+pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     let metrics = telemetry::start_metrics()?;
     // While it starts, one who asks for an upgrade waits.
     let upgrade = signal(SignalKind::user_defined2())?;
@@ -94,6 +94,8 @@ pub(crate) async fn run(start: Start) -> anyhow::Result<Left> {
     let (settings, is_private) = (start.settings.clone(), start.idle.is_some());
     let keeper = move |settings: &Settings| if is_private { None } else { keeper(settings) };
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings, keeper)).await??;
+    // What is kept may have slabs of another size.
+    start.settings.dram = engine.settings.dram.clone();
     Engine::run_threads(&engine, &supervisor)?;
     let descriptors = engine.descriptors() + engine.settings.archive.descriptors();
     let caps = Caps::of_settings(&engine.settings, descriptors)?;

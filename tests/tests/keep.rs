@@ -334,9 +334,9 @@ fn damage(table: &OwnedFd, round: u64, rng: &mut u64) -> Result<()> {
     };
     match round {
         0..3 => {
-            // Entries follow the header and the slabs' words; each slab has 192 bytes for each 4 KiB. What was never written is
-            // passed over.
-            let mut at = 8192;
+            // Entries follow the header and the words of 65,536 slabs; each slab has 192 bytes for each 4 KiB. What was never
+            // written is passed over.
+            let mut at = 4096 + 65_536 * 24;
             for _ in 0..30 {
                 *rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let Ok(data) = rustix::fs::seek(table, rustix::fs::SeekFrom::Data(at)) else { break };
@@ -347,7 +347,7 @@ fn damage(table: &OwnedFd, round: u64, rng: &mut u64) -> Result<()> {
         }
         3 => flip(20, 0),
         4 => flip(0, 3),
-        _ => Ok(rustix::io::pwrite(table, &2u32.to_le_bytes(), 8).map(|_| ())?),
+        _ => Ok(rustix::io::pwrite(table, &99u32.to_le_bytes(), 8).map(|_| ())?),
     }
 }
 
@@ -387,7 +387,7 @@ async fn memory_of_another_geometry_is_refused_in_one_line_and_nvme_is_warm() ->
     let durable = OffloadOptions { durable: true, ..Default::default() };
     user.offload(&durable, &chain(1, PAGES)).await?;
     server.kill()?;
-    server.restart_with(setup(48, 256))?;
+    server.restart_with(Setup { dram: "slab_bytes = \"8MiB\"\n".to_owned(), ..setup(48, 256) })?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let report = user.reload(&chain(1, PAGES)).await?;
     ensure!((report.pages, report.from_dram) == (PAGES, 0), "{report:?}");

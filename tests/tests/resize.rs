@@ -132,11 +132,19 @@ async fn resize_and_compare(server: &Server, http: SocketAddr, mib: u64, slab: u
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_while_memory_grows_and_shrinks_under_load() -> Result<()> {
+    for keep in [false, true] {
+        grow_and_shrink_under_load(keep).await?;
+    }
+    Ok(())
+}
+
+async fn grow_and_shrink_under_load(keep: bool) -> Result<()> {
     let (http, mib) = (free_address()?, smaller_mib());
     let server = Server::start(Setup {
         dram_mib: mib,
         nvme_mib: 12 * mib,
         segment_mib: 16,
+        keep,
         metrics: Some(http.to_string()),
         ..Setup::default()
     })?;
@@ -168,7 +176,7 @@ async fn nothing_acknowledged_is_lost_while_memory_grows_and_shrinks_under_load(
     ensure!(slowest < WAIT + SLACK, "an offload that may wait {WAIT:?} took {slowest:?}");
     ensure!(kept.len() >= 16, "too few chains to prove anything: {}", kept.len());
     println!(
-        "{mib} MiB: {} chains of {PAGES} pages acknowledged and all served, slowest offload {slowest:?}, {} pages declined",
+        "{mib} MiB, kept: {keep}: {} chains of {PAGES} pages acknowledged and all served, slowest offload {slowest:?}, {} pages declined",
         kept.len(),
         load.declined.load(Ordering::Relaxed)
     );
@@ -267,36 +275,37 @@ async fn a_hangup_has_the_file_read_again() -> Result<()> {
     user.go_and_come_back(&chain(3, 40)).await
 }
 
-/// A table of slots has as many slabs as it was made for: what is kept for the next start keeps its size, and that is said.
+/// Memory that is kept changes its size as any does, and a start takes over what is kept whatever the file says by then.
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_that_is_kept_is_not_resized() -> Result<()> {
-    let server = Server::start(Setup { dram_mib: 32, keep: true, ..Setup::default() })?;
-    let refused = resize(&server, &["--dram", "64MiB"])?;
-    let text = String::from_utf8_lossy(&refused.stderr);
-    ensure!(!refused.status.success() && text.contains("keep.dram"), "{text}");
-    ensure!(resize(&server, &[])?.status.success(), "how large it is can be asked");
-    ensure!(resize(&server, &["--dram", "32MiB"])?.status.success(), "it has that size already");
-
-    let path = server.socket().with_file_name("turnkv.toml");
-    let same = std::fs::read_to_string(&path)?;
-    let other = same.replace("32MiB\"\nlock", "64MiB\"\nlock");
+async fn memory_that_is_kept_is_resized_too_and_a_start_has_it_as_the_file_says() -> Result<()> {
+    let mut server = Server::start(Setup { dram_mib: 32, nvme_mib: 0, keep: true, ..Setup::default() })?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
-    // Read twice, it is refused twice: what was refused is not what is in force.
-    for _ in 0..2 {
-        hang_up(&server, &path, &other, "dram.bytes stays as it is")?;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let notes = user.client.stats().await?.notes;
-            if notes.iter().any(|note| note.contains("take a restart: dram.bytes")) {
-                break;
-            }
-            ensure!(Instant::now() < deadline, "{notes:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    user.offload(&OffloadOptions::default(), &chain(1, 60)).await?;
+    let path = server.socket().with_file_name("turnkv.toml");
+    let other = std::fs::read_to_string(&path)?.replace("32MiB\"\nlock", "1GiB\"\nlock");
+    hang_up(&server, &path, &other, "page memory has its size")?;
+    ensure!(slab_bytes(server.pid())? == 1024 * MIB);
+    for seed in 2..40 {
+        user.offload(&OffloadOptions::default(), &chain(seed, 60)).await?;
     }
-    ensure!(!server.log().contains("is in force"), "nothing of it is: {}", server.log());
-    hang_up(&server, &path, &same, "the configuration file is in force")?;
-    ensure!(!user.client.stats().await?.notes.iter().any(|note| note.contains("take a restart")));
-    ensure!(!server.log().contains("changed=\"dram.bytes"), "{}", server.log());
+    // Each start writes the file anew, with 32 MiB: all of it is found, and then leaves in the order of its use.
+    server.kill()?;
+    server.restart()?;
+    ensure!(!server.log().contains("begins cold"), "{}", server.log());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while slab_bytes(server.pid())? != 32 * MIB {
+        ensure!(Instant::now() < deadline, "{} bytes\n{}", slab_bytes(server.pid())?, server.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    let report = user.reload(&chain(39, 60)).await?;
+    ensure!((report.pages, report.from_dram) == (60, 60), "what was used last is there: {report:?}");
+    // More than was kept, in slabs of the size that these have.
+    server.kill()?;
+    server.restart_with(Setup { dram_mib: 1024, nvme_mib: 0, keep: true, ..Setup::default() })?;
+    ensure!(slab_bytes(server.pid())? == 1024 * MIB, "{}", slab_bytes(server.pid())?);
+    let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    let report = user.reload(&chain(39, 60)).await?;
+    ensure!((report.pages, report.from_dram) == (60, 60), "{report:?}\n{}", server.log());
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::ids::{NvmePlace, PlaceNote};
-use crate::store::records::{MappedChange, SlabChange, SlotChange};
+use crate::store::records::{MappedChange, SlabChange, SlotChange, SlotUse};
 use crate::verbs::slabs::SlabAction;
 
 /// What follows from the decisions since effects were taken last. Reads are not among it: a verb that wants
@@ -22,6 +22,8 @@ pub struct Effects {
     pub mapped: Vec<MappedChange>,
     /// See `slots`.
     pub slabs: Vec<SlabChange>,
+    /// Pages in DRAM that were used, in order: noted likewise, for the order in which they would leave.
+    pub used: Vec<SlotUse>,
     /// Pages wait to be written that did not before.
     pub writes_ready: bool,
     /// Slots are free, or can be made free, that were not.
@@ -33,8 +35,9 @@ impl Pool {
     pub fn take_effects(&mut self) -> Effects {
         let (notes, writes_ready) = self.store.take_nvme_effects();
         let (slots, mapped, slabs) = self.store.take_changes(&self.namespaces);
+        let used = self.store.take_uses();
         let (renew, freed) = (self.take_renewals(), self.store.call.take_freed());
-        Effects { renew, notes, slots, mapped, slabs, writes_ready, freed }
+        Effects { renew, notes, slots, mapped, slabs, used, writes_ready, freed }
     }
 
     fn take_renewals(&mut self) -> Vec<SlabAction> {

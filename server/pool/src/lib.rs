@@ -7,6 +7,7 @@
 //! - `verbs`: what callers ask, one file a subject; they compose the wings
 //! - `call`: how much one call does before others get their turn
 //! - `config`, `limits`, `error`, `ids`: what an operator sets, the bounds, refusals, handles
+//! - `numbers`: what is learned, as bytes for the next process
 //! - `effects`: what follows from decisions; `stats`, `check` (with `ensure`): what is in use, and that it adds up
 
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod index;
 pub mod limits;
 mod memory;
 mod namespaces;
+mod numbers;
 mod nvme;
 mod pool;
 mod sessions;
@@ -52,7 +54,7 @@ pub use store::durable::Durable;
 pub use store::pass::{LiveExtent, Pass, PassNext, PassStep, emptying_gain};
 pub use store::promote::Promotion;
 pub use store::reclaim::{Reclaim, Rewrite};
-pub use store::records::{MappedChange, SlabChange, SlotChange, SlotRecord};
+pub use store::records::{MappedChange, SlabChange, SlotChange, SlotRecord, SlotUse};
 pub use store::shrink::Shrink;
 pub use store::writeback::WriteBehind;
 pub use verbs::commit::Committed;

@@ -73,6 +73,8 @@ pub const RETIRE_STEPS_PER_CALL: u32 = 1024;
 pub const TENANTS_KEPT: usize = 1024;
 /// Shards of pages that one call takes into the index for a namespace that was opened.
 pub const ADOPT_SHARDS_PER_CALL: usize = 512;
+/// Pages whose order of use from before a start one call restores.
+pub const USES_PER_CALL_MAX: usize = 512;
 /// How long extents of a namespace that nobody opens are kept after a start.
 pub const STRANGERS_MS_MAX: u64 = 24 * 3600 * 1000;
 /// Extents of strangers that one call forgets.

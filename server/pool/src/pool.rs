@@ -60,8 +60,8 @@ use crate::store::Store;
 ///   [`reclaim_verdict`](Pool::reclaim_verdict), [`rewrite`](Pool::rewrite),
 ///   [`rewrite_ended`](Pool::rewrite_ended), [`drop_page`](Pool::drop_page),
 ///   [`allow_rewrites`](Pool::allow_rewrites)
-/// - *Starts*: [`tell_slots`](Pool::tell_slots), [`begin_slab`](Pool::begin_slab), [`keep_strangers`](Pool::keep_strangers), [`has_strangers`](Pool::has_strangers),
-///   [`begin_adoption`](Pool::begin_adoption), [`adopt`](Pool::adopt),
+/// - *Starts*: [`tell_slots`](Pool::tell_slots), [`begin_slab`](Pool::begin_slab), [`begin_absent`](Pool::begin_absent), [`keep_strangers`](Pool::keep_strangers), [`has_strangers`](Pool::has_strangers),
+///   [`begin_adoption`](Pool::begin_adoption), [`adopt`](Pool::adopt), [`use_again`](Pool::use_again),
 ///   [`forget_strangers`](Pool::forget_strangers); [`list_start`](Pool::list_start),
 ///   [`restore_session`](Pool::restore_session), [`begin_pin_again`](Pool::begin_pin_again),
 ///   [`pin_again`](Pool::pin_again)
@@ -81,7 +81,8 @@ use crate::store::Store;
 ///   [`lose_some`](Pool::lose_some)
 /// - *Figures*: [`stats`](Pool::stats), [`steps`](Pool::steps), [`tune_curves`](Pool::tune_curves),
 ///   [`miss_ratio_curve`](Pool::miss_ratio_curve), [`namespace_room`](Pool::namespace_room),
-///   [`note_prefill`](Pool::note_prefill), [`prefill_us`](Pool::prefill_us)
+///   [`note_prefill`](Pool::note_prefill), [`prefill_us`](Pool::prefill_us);
+///   for the next process: [`learned`](Pool::learned), [`learn_again`](Pool::learn_again)
 pub struct Pool {
     /// Pages, slots, their order, the books of NVMe.
     pub(crate) store: Store,

@@ -83,6 +83,8 @@ fn slabs_of_namespaces_that_nobody_opens_are_the_last_to_serve_others_and_get_fr
         bytes: 8192,
         checksum: 1,
         sequence: 1,
+        used: 1,
+        reads: 0,
     };
     for slab in 0..3 {
         let slots = vec![slot(slab)];
@@ -126,4 +128,78 @@ fn slabs_of_namespaces_that_nobody_opens_are_the_last_to_serve_others_and_get_fr
     while pool.adopt(&mut adoption, u64::MAX) {}
     pool.check().unwrap();
     assert_eq!((adoption.adopted(), pool.stats().found_shards), (0, 0));
+}
+
+/// A start that finds more slabs than there are to be serves all pages, and becomes smaller as any pool does.
+#[test]
+fn more_slabs_than_there_are_to_be_are_all_taken_over_and_then_leave() {
+    let mut world = filled(true);
+    world.resize(9);
+    world.follow_size();
+    for node in 0..common::NODES {
+        for at in 0..2 {
+            world.offload(at, node, 8, (0, 0), 1, None);
+            if !world.leases.is_empty() {
+                world.commit(0, 0);
+            }
+            if world.pool.stats().dram.used_bytes > 7 * (64 << 10) {
+                break;
+            }
+        }
+    }
+    world.verify();
+    let before = world.pool.stats().dram;
+    assert!(before.used_bytes > 4 * (64 << 10), "{before:?}");
+    world.kill();
+    world.verify();
+    let after = world.pool.stats();
+    // Shards of pages that are not whole are free slots.
+    assert_eq!(after.dram.pages, before.pages);
+    assert_eq!(after.dram_wanted_bytes, 4 * (64 << 10));
+    assert!(after.dram_present_bytes > after.dram_wanted_bytes, "{after:?}");
+    for _ in 0..20 {
+        world.follow_size();
+        world.start_writes(1 << 30);
+        while !world.writes.is_empty() {
+            world.finish_write(0, false);
+        }
+    }
+    world.verify();
+    let stats = world.pool.stats();
+    assert_eq!(stats.dram_present_bytes, stats.dram_wanted_bytes);
+    assert_eq!(stats.nvme.pages, before.pages, "nothing is lost");
+}
+
+/// Of slabs that wait for their namespace, none that a process has mapped leaves; others leave last.
+#[test]
+fn slabs_that_wait_leave_last_and_those_that_are_mapped_do_not() {
+    let mut pool = Pool::new(common::config(false, 0)).unwrap();
+    pool.tell_slots();
+    pool.introduce_client(ClientId(9), UserId(9));
+    let [desc, ..] = common::descs();
+    for slab in 0..2 {
+        let mapped = if slab == 0 { vec![(0, ClientId(9))] } else { vec![] };
+        let slot = FoundSlot {
+            slot: 0,
+            hash: common::hash(slab as usize),
+            parent: None,
+            shard: 0,
+            shards: 1,
+            tail_tokens: 0,
+            bytes: 8192,
+            checksum: 1,
+            sequence: 1,
+            used: 1,
+            reads: 0,
+        };
+        let found =
+            FoundSlab { slab, generation: 0, namespace: desc.id, slots: vec![slot], held: vec![], mapped };
+        pool.begin_slab(slab, 0, Some(found));
+    }
+    pool.resize_dram(1, 0);
+    while pool.shrink_some(0) == Shrink::Now {}
+    let left: Vec<u32> = pool.take_left_slabs(8).into_iter().map(|(slab, _)| slab).collect();
+    assert!(left.contains(&1) && !left.contains(&0), "{left:?}");
+    pool.check().unwrap();
+    assert_eq!(pool.stats().dram_present_bytes, 64 << 10);
 }

@@ -14,13 +14,15 @@ pub(super) const SESSIONS: CatalogTable = TableDefinition::new("sessions");
 pub(super) const LISTS: CatalogTable = TableDefinition::new("session_lists");
 /// Namespace id + the pin's name, a page -> a row of [`super::pins`].
 pub(super) const PINS: CatalogTable = TableDefinition::new("pins");
+/// Namespace id -> a row of [`super::learned`]; one more row is of all namespaces.
+pub(super) const LEARNED: CatalogTable = TableDefinition::new("learned");
 /// A segment's number -> a row of [`super::segments`].
 pub(super) const SEGMENTS: CatalogTable = TableDefinition::new("segments");
 /// One row, of [`super::owner`].
 pub(super) const TIER: CatalogTable = TableDefinition::new("tier");
 
 /// Those that have rows of namespaces, the namespaces' own last: as long as it is there, there may be others.
-pub(super) const OF_NAMESPACES: [CatalogTable; 4] = [SESSIONS, LISTS, PINS, NAMESPACES];
+pub(super) const OF_NAMESPACES: [CatalogTable; 5] = [SESSIONS, LISTS, PINS, LEARNED, NAMESPACES];
 
 /// Makes those that are not there.
 pub(super) fn create(write: &WriteTransaction) -> Result<(), CatalogError> {

@@ -1,38 +1,49 @@
 //! Page memory at a start: made anew, or taken over as the last process left it. Owns: what of the kept memory fits, and that
 //! what does not is said in one line. Must not know: pages (the pool takes in what was found), who keeps the descriptors.
 
-use super::clients::{EPHEMERAL, Ghost, LeftSlots, random_u64};
-use super::outliving::{CATALOG_NAME, Outliving, SlotTableWriter, TABLE_NAME, slab_name, slab_of_name};
-use crate::config::Settings;
+use super::clients::{Ghost, random_u64};
+use super::outliving::{CATALOG_NAME, Outliving, SlotTableWriter, TABLE_NAME};
+use super::start_plan::StartPlan;
+use crate::config::{Bytes, Dram, Settings};
 use crate::keep::link::Kept;
-use crate::limits::CLIENTS_MAX;
 use anyhow::Context;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
-use turnkv_pool::{ClientId, FoundSlab, FoundSlot};
-use turnkv_tier::dram::table::{FoundEntries, Geometry, Holder, SlotTable, Unfit};
+use turnkv_pool::FoundSlab;
+use turnkv_tier::dram::table::{Geometry, SlotTable, Unfit};
 use turnkv_tier::dram::{DramConfig, DramTier, SlabStart};
-use turnkv_transfer::{HugePages, Process};
+use turnkv_transfer::HugePages;
 
 /// Page memory, and what was found in it.
 pub(crate) struct Memory {
     /// The slabs.
     pub(crate) dram: DramTier,
-    /// Generation of each slab, with what was found in it.
-    pub(crate) slabs: Vec<(u32, Option<FoundSlab>)>,
+    /// With what each slab begins.
+    pub(crate) slabs: Vec<BegunSlab>,
     /// Processes that may still be writing some of it, or have it mapped.
     pub(crate) ghosts: Vec<Ghost>,
     /// What makes it outlive this process; none: it does not.
     pub(crate) outliving: Option<(Outliving, SlotTableWriter)>,
 }
 
+/// A slab at a start.
+#[derive(Default)]
+pub(crate) struct BegunSlab {
+    /// Of its memory, or of the last that it had.
+    pub(crate) generation: u32,
+    /// Whether it has memory.
+    pub(crate) present: bool,
+    /// What was found in it.
+    pub(crate) found: Option<FoundSlab>,
+}
+
 impl Memory {
     /// Memory of this process alone.
     pub(crate) fn of_this_process(dram: DramTier) -> Memory {
-        let slabs = (0..dram.slab_count()).map(|_| (0, None)).collect();
+        let fresh = |_| BegunSlab { present: true, ..BegunSlab::default() };
+        let slabs = (0..dram.slab_count()).map(fresh).collect();
         Memory { dram, slabs, ghosts: Vec::new(), outliving: None }
     }
 
@@ -44,13 +55,25 @@ impl Memory {
             Some(kept) => outlive(&config, kept, settings.nvme.is_none())?,
         };
         tracing::info!(
-            bytes = settings.dram.bytes,
+            bytes = memory.dram.report().bytes,
             slab_bytes = settings.dram.slab_bytes,
             locked_bytes = memory.dram.locked_bytes(),
             huge_bytes = memory.dram.huge_bytes(),
             "page memory is ready"
         );
         Ok(memory)
+    }
+}
+
+/// Slabs that are kept stay as large as they are, where nobody said how large they are to be: how much memory there is to be may
+/// be other than at their start.
+pub(super) fn follow_kept(dram: &mut Dram, kept: &Kept) {
+    let table = kept.descriptors.get(TABLE_NAME).filter(|_| dram.any_slab_bytes);
+    // One that is of no use is refused, and said to be, when it is to be taken over.
+    let Some(Ok(slab_bytes)) = table.map(|fd| SlotTable::slab_bytes_of(fd.as_fd())) else { return };
+    let (slab_bytes, bytes) = (Bytes(slab_bytes), dram.bytes);
+    if let Ok(checked) = Dram::with_slabs(bytes, slab_bytes) {
+        (dram.slab_bytes, dram.bytes) = checked;
     }
 }
 
@@ -67,7 +90,9 @@ pub(super) fn dram_config(settings: &Settings) -> DramConfig {
 fn make(config: &DramConfig, starts: Option<Vec<SlabStart>>) -> anyhow::Result<DramTier> {
     let made = match starts {
         None => DramTier::new(config.clone()),
-        Some(starts) => DramTier::start(config.clone(), starts),
+        Some(starts) => {
+            DramTier::start(DramConfig { slab_count: starts.len() as u32, ..config.clone() }, starts)
+        }
     };
     let (dram, report) = made.context("page memory (dram.bytes)")?;
     for warning in [&report.lock_warning, &report.huge_warning].into_iter().flatten() {
@@ -83,7 +108,7 @@ fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memor
     let Kept { keeper, mut descriptors } = kept;
     // A start that is refused takes nothing away from the next one.
     DramTier::check_room(config, bytes_of(&descriptors))?;
-    let geometry = Geometry::new(config.slab_bytes, config.slab_count);
+    let geometry = Geometry::widest(config.slab_bytes);
     let (boot, user) = (boot_id()?, rustix::process::geteuid().as_raw());
     let (table, catalog) = (descriptors.remove(TABLE_NAME), descriptors.remove(CATALOG_NAME));
     let table = table.map(|fd| SlotTable::open(fd, geometry, boot, user)).transpose();
@@ -130,9 +155,9 @@ fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memor
         kept => kept,
     };
     let outliving = Outliving::new(keeper, &table, catalog)?;
-    let memory = plan.slabs.into_iter().map(|slab| (slab.generation, slab.found)).collect();
     let writer = SlotTableWriter::new(table);
-    let memory = Memory { dram, slabs: memory, ghosts: plan.ghosts, outliving: Some((outliving, writer)) };
+    let (slabs, ghosts) = plan.begun();
+    let memory = Memory { dram, slabs, ghosts, outliving: Some((outliving, writer)) };
     if let Some((outliving, _)) = &memory.outliving {
         outliving.keep_all(&memory.dram);
     }
@@ -143,165 +168,6 @@ fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memor
 fn bytes_of(descriptors: &BTreeMap<String, OwnedFd>) -> u64 {
     let bytes = |fd: &OwnedFd| rustix::fs::fstat(fd).map_or(0, |file| file.st_size.max(0) as u64);
     descriptors.values().map(bytes).sum()
-}
-
-/// What begins each slab, and whose its slots are.
-#[derive(Default)]
-struct StartPlan {
-    table: Option<SlotTable>,
-    /// What was saved of sessions.
-    catalog: Option<OwnedFd>,
-    slabs: Vec<SlabPlan>,
-    ghosts: Vec<Ghost>,
-    /// Slots whose holders are gone, or not theirs any more.
-    over: Vec<(u32, u32)>,
-    /// Slots that somebody had mapped, with those who have still.
-    mapped: BTreeMap<(u32, u32), Vec<Holder>>,
-}
-
-struct SlabPlan {
-    generation: u32,
-    /// The memory that the last process left.
-    kept: Option<OwnedFd>,
-    /// Its name, while it serves.
-    name: Option<String>,
-    found: Option<FoundSlab>,
-}
-
-impl StartPlan {
-    fn of(
-        table: Option<(SlotTable, Vec<FoundEntries>)>,
-        descriptors: BTreeMap<String, OwnedFd>,
-        slab_count: u32,
-    ) -> StartPlan {
-        let mut kept: BTreeMap<u32, (u32, OwnedFd)> = BTreeMap::new();
-        for (name, fd) in descriptors {
-            let Some((slab, generation)) = slab_of_name(&name) else { continue };
-            if kept.get(&slab).is_none_or(|(other, _)| *other < generation) {
-                kept.insert(slab, (generation, fd));
-            }
-        }
-        let mut plan = StartPlan::default();
-        let Some((table, entries)) = table else {
-            plan.slabs = (0..slab_count).map(|_| SlabPlan::fresh(0)).collect();
-            return plan;
-        };
-        for (slab, entries) in entries.iter().enumerate() {
-            let planned = plan.slab(slab as u32, kept.remove(&(slab as u32)), entries);
-            let held = planned.found.as_ref().map(|found| &found.held[..]).unwrap_or_default();
-            let over = entries.held.iter().filter(|(slot, _)| !held.iter().any(|(other, _)| other == slot));
-            plan.over.extend(over.map(|(slot, _)| (slab as u32, *slot)));
-            let seen = planned.found.as_ref().map(|found| &found.mapped[..]).unwrap_or_default();
-            for (slot, reader) in &entries.mapped {
-                let readers = plan.mapped.entry((slab as u32, *slot)).or_default();
-                let lives = |(of, client): &(u32, ClientId)| {
-                    of == slot
-                        && plan.ghosts.iter().any(|ghost| (ghost.client, ghost.holder) == (*client, *reader))
-                };
-                readers.extend(seen.iter().any(lives).then_some(*reader));
-            }
-            plan.slabs.push(planned);
-        }
-        plan.table = Some(table);
-        plan
-    }
-
-    /// What the table says of processes is over where these are gone, and where a slab's old memory is. Not before nobody keeps
-    /// that any more: a start that is killed leaves the next one what it found.
-    fn clear(&mut self) {
-        let Some(table) = &mut self.table else { return };
-        self.over.iter().for_each(|(slab, slot)| table.hold(*slab, *slot, None));
-        for ((slab, slot), readers) in &self.mapped {
-            table.map(*slab, *slot, readers.iter().copied());
-        }
-        for slab in 0..self.slabs.len() as u32 {
-            let seen =
-                self.mapped.range((slab, 0)..=(slab, u32::MAX)).any(|(_, readers)| !readers.is_empty());
-            table.map_slab(slab, seen);
-        }
-        let known: Vec<Holder> = table.readers().collect();
-        for reader in known {
-            if !self.mapped.values().flatten().any(|other| *other == reader) {
-                table.forget(reader);
-            }
-        }
-    }
-
-    /// How one slab begins: as it is, if all that is in it can be accounted for, else with fresh memory.
-    fn slab(&mut self, slab: u32, kept: Option<(u32, OwnedFd)>, entries: &FoundEntries) -> SlabPlan {
-        let latest = entries.sealed.iter().map(|(_, entry, _)| entry.generation).max();
-        let known = kept.as_ref().map(|(generation, _)| *generation).max(latest);
-        // A generation is never used twice with one table: an old entry would speak of new memory.
-        let fresh = SlabPlan::fresh(known.map_or(0, |known| known + 1));
-        let Some((generation, fd)) = kept else { return fresh };
-        let of_it = entries.sealed.iter().filter(|(_, entry, _)| entry.generation == generation);
-        let namespace = of_it.clone().next().map(|(_, entry, _)| entry.namespace);
-        let alone = of_it.clone().all(|(_, entry, _)| Some(entry.namespace) == namespace);
-        let (Some(namespace), true) = (namespace, alone) else { return fresh };
-        let Some(held) = self.ghosts_of(&entries.held, LeftSlots::Writing) else { return fresh };
-        let Some(mapped) = self.ghosts_of(&entries.mapped, LeftSlots::Mapped) else { return fresh };
-        let slot = |(slot, entry, sequence): &(u32, turnkv_tier::dram::table::SlotEntry, u64)| FoundSlot {
-            slot: *slot,
-            hash: entry.hash,
-            parent: entry.parent,
-            shard: entry.shard,
-            shards: entry.shards,
-            tail_tokens: entry.tail_tokens,
-            bytes: entry.bytes,
-            checksum: entry.checksum,
-            sequence: *sequence,
-        };
-        let slots = of_it.map(slot).collect();
-        let found = FoundSlab { slab, generation, namespace, slots, held, mapped };
-        SlabPlan { generation, kept: Some(fd), name: Some(slab_name(slab, generation)), found: Some(found) }
-    }
-
-    /// Which of these slots are of processes that live, as what these are known. None: nobody can say.
-    fn ghosts_of(&mut self, slots: &[(u32, Holder)], left: LeftSlots) -> Option<Vec<(u32, ClientId)>> {
-        let mut held = Vec::new();
-        for (slot, holder) in slots {
-            let Holder::Process { pid, began, .. } = holder else { return None };
-            let is_known = |ghost: &&Ghost| (ghost.holder, ghost.left) == (*holder, left);
-            if let Some(ghost) = self.ghosts.iter().find(is_known) {
-                held.push((*slot, ghost.client));
-                continue;
-            }
-            let Some(process) = Process::find(*pid as i32, *began).ok()? else { continue };
-            let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-            let client = ClientId(random_u64().ok()? & !EPHEMERAL);
-            if self.ghosts.len() >= CLIENTS_MAX {
-                return None;
-            }
-            self.ghosts.push(Ghost { client, pid: *pid as i32, user, process, holder: *holder, left });
-            held.push((*slot, client));
-        }
-        Some(held)
-    }
-
-    fn keeps(&self, name: &str) -> bool {
-        let is_table = name == TABLE_NAME && self.table.is_some();
-        let is_catalog = name == CATALOG_NAME && self.catalog.is_some();
-        is_table || is_catalog || self.slabs.iter().any(|slab| slab.name.as_deref() == Some(name))
-    }
-
-    fn starts(&mut self) -> Vec<SlabStart> {
-        let start = |slab: &mut SlabPlan| SlabStart { generation: slab.generation, kept: slab.kept.take() };
-        self.slabs.iter_mut().map(start).collect()
-    }
-
-    fn found(&self) -> usize {
-        self.slabs.iter().filter(|slab| slab.found.is_some()).count()
-    }
-
-    fn shards(&self) -> usize {
-        self.slabs.iter().filter_map(|slab| slab.found.as_ref()).map(|found| found.slots.len()).sum()
-    }
-}
-
-impl SlabPlan {
-    fn fresh(generation: u32) -> SlabPlan {
-        SlabPlan { generation, kept: None, name: None, found: None }
-    }
 }
 
 fn say_cold(unfit: &Unfit) {

@@ -5,7 +5,8 @@
 //!
 //! - [`state`]: what an engine has; [`decide`]: the lock; [`refusal`]: what the pool refuses
 //! - [`start`]: assembles the tiers, recovers, loads the catalog; [`check_start`]: whether another one could
-//! - [`namespace`]: opens and finds namespaces; [`restore`], [`save`]: sessions and pins across restarts
+//! - [`namespace`]: opens and finds namespaces; [`restore`], [`save`]: sessions and pins across restarts; [`learned`]: what
+//!   policy and curves know
 //! - [`lookup`], [`offload`], [`reload`]: the verbs on pages; [`hold`]: those on slots that a client maps; [`inline`]: those whose
 //!   pages travel in a stream; [`remote`]: those whose pages go over the rails of
 //!   another host, [`remotes`]: who is there, and what is under way to them
@@ -16,7 +17,7 @@
 //! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are; [`promotions`],
 //!   [`reclaimer`]: who waits for the reads, and what is under way
 //! - [`make_durable`], [`durable`]: commits until their pages are on NVMe, and who waits; [`waits`]: who waits for slots
-//! - [`memory`], [`outliving`]: page memory that the last process left, and that the next one will find
+//! - [`memory`], [`start_plan`], [`outliving`]: page memory that the last process left, and that the next one will find
 //! - [`slabs`], [`renew`]: slots as memory, and slabs that change tenant; [`verify`], [`verifier`]: pages in DRAM that are checked
 //!   before a reload is told of them
 //! - [`resize`]: how much DRAM there is; [`resizer`]: who sees to it
@@ -40,6 +41,7 @@ pub(crate) mod hold;
 pub(crate) mod inline;
 #[cfg(feature = "simulation")]
 pub(crate) mod inspect;
+mod learned;
 pub(crate) mod lookup;
 mod make_durable;
 pub(crate) mod memory;
@@ -72,6 +74,7 @@ mod slabs;
 pub(crate) mod snapshot;
 mod specs;
 pub(crate) mod start;
+mod start_plan;
 mod state;
 pub(crate) mod stats;
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::limits::RETIRE_CALLS_PER_TICK;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::atomic::Ordering;
-use turnkv_pool::{Adoption, NamespaceDesc, NamespaceIndex, PoolError, TenantNamespaces};
+use turnkv_pool::limits::USES_PER_CALL_MAX;
+use turnkv_pool::{Adoption, NamespaceDesc, NamespaceIndex, PageKey, PoolError, TenantNamespaces};
 use turnkv_proto::{CheckedSpec, Error, ErrorKind, NamespaceId};
 
 impl Engine {
@@ -30,6 +31,7 @@ impl Engine {
         self.note_spec(spec);
         self.archived.opened_bell.notify_one();
         if let Some(ns) = opened {
+            self.learn_again(Some(ns));
             self.adopt(&[ns]);
             self.restore(ns);
             self.adopting.store(0, Ordering::Release);
@@ -114,6 +116,13 @@ impl Engine {
                 std::thread::yield_now();
             }
         }
+        let mut uses: Vec<(u64, PageKey)> =
+            begun.iter_mut().flat_map(|(adoption, _)| adoption.take_uses()).collect();
+        uses.sort_unstable_by_key(|(used, _)| *used);
+        let pages: Vec<PageKey> = uses.into_iter().map(|(_, page)| page).collect();
+        for some in pages.chunks(USES_PER_CALL_MAX) {
+            self.decide().pool.use_again(some);
+        }
         for (adoption, desc) in &begun {
             tracing::info!(namespace = %desc.id, pages = adoption.adopted(), "pages that were found are served");
         }
@@ -145,6 +154,7 @@ impl Engine {
                 ),
             }
         }
+        opened_now.iter().for_each(|ns| self.learn_again(Some(*ns)));
         let pages = self.adopt(&opened_now);
         let sessions: u64 = opened_now.into_iter().map(|ns| self.restore(ns)).sum();
         let unknown = |id: &NamespaceId| {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-use turnkv_pool::{ClientId, MappedChange, SlabChange, SlotChange, SlotRecord};
+use turnkv_pool::{ClientId, Effects, MappedChange, SlabAction, SlabChange, SlotChange, SlotRecord, SlotUse};
 use turnkv_tier::dram::DramTier;
 use turnkv_tier::dram::table::{Holder, SlotEntry, SlotTable};
 use turnkv_transfer::Region;
@@ -63,9 +63,17 @@ impl SlotTableWriter {
         }
     }
 
-    /// Notes what became of slots and slabs.
-    pub(super) fn write(&mut self, slots: &[SlotChange], mapped: &[MappedChange], slabs: &[SlabChange]) {
-        for SlotChange { slot, record, writer } in slots {
+    /// A slab is about to have memory of this generation.
+    pub(super) fn begin_slab(&mut self, slab: u32, generation: u32) {
+        self.table.begin_slab(slab, generation);
+    }
+
+    /// Notes what became of slots and slabs, and which pages were used.
+    pub(super) fn write(&mut self, effects: &Effects) {
+        for SlabAction::Renew { slab, generation, .. } in &effects.renew {
+            self.begin_slab(*slab, *generation);
+        }
+        for SlotChange { slot, record, writer } in &effects.slots {
             match record {
                 Some(record) => self.table.seal(slot.slab, slot.slot, &entry(record)),
                 None => self.table.void(slot.slab, slot.slot),
@@ -73,12 +81,15 @@ impl SlotTableWriter {
             let holder = writer.and_then(|client| self.holders.get(&client).copied());
             self.table.hold(slot.slab, slot.slot, holder);
         }
-        for MappedChange { slot, readers } in mapped {
+        for MappedChange { slot, readers } in &effects.mapped {
             let holder = |client| self.holders.get(client).copied().unwrap_or(Holder::Unknown);
             self.table.map(slot.slab, slot.slot, readers.iter().map(holder));
         }
-        for SlabChange { slab, mapped } in slabs {
+        for SlabChange { slab, mapped } in &effects.slabs {
             self.table.map_slab(*slab, *mapped);
+        }
+        for SlotUse { slot, reads } in &effects.used {
+            self.table.touch(slot.slab, slot.slot, *reads);
         }
     }
 }
@@ -109,7 +120,7 @@ impl Outliving {
     /// Has everything kept, the table last: without it nothing is.
     pub(super) fn keep_all(&self, dram: &DramTier) {
         let keep = || -> io::Result<()> {
-            for slab in 0..dram.slab_count() {
+            for slab in 0..dram.numbers() {
                 let Some((region, generation)) = dram.region(slab) else { continue };
                 self.keeper.keep(&slab_name(slab, generation), region.fd())?;
             }

@@ -12,7 +12,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 use turnkv_pool::{PoolStats, Shrink};
 use turnkv_proto::{Error, ErrorKind};
-use turnkv_tier::limits::SLABS_MAX;
+use turnkv_tier::dram::table::Geometry;
 
 /// How far DRAM is on its way to its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,6 @@ impl Engine {
         if u64::from(slabs) * self.settings.dram.slab_bytes == stats.dram_wanted_bytes {
             return Ok(self.resize_report());
         }
-        self.check_not_kept()?;
         let present = (stats.dram_present_bytes / self.settings.dram.slab_bytes) as u32;
         self.check_growth(slabs, present)?;
         self.want_slabs(slabs);
@@ -111,6 +110,10 @@ impl Engine {
     /// The work of the thread that resizes; it ends with the engine.
     pub(super) fn resizing(engine: &Arc<Engine>) -> std::io::Result<impl FnOnce() + Send + use<>> {
         let (bell, rung) = sync_channel(1);
+        if !engine.resize_report().done {
+            // What was kept is not as large as memory is to be.
+            bell.try_send(()).unwrap_or_default();
+        }
         if engine.resizer.bell.set(bell).is_err() {
             return Err(std::io::Error::other("resize has a thread already"));
         }
@@ -135,6 +138,9 @@ impl Engine {
             let (mut core, now) = (self.decide(), self.now());
             let shrunk = core.pool.shrink_some(now);
             let next = if waits { None } else { core.pool.slab_to_make() };
+            if let (Some((slab, generation)), Some(table)) = (next, &mut core.slot_table) {
+                table.begin_slab(slab, generation);
+            }
             (shrunk, core.pool.take_left_slabs(1), next)
         };
         let went = !left.is_empty();
@@ -158,8 +164,12 @@ impl Engine {
 
     /// A slab that is empty for good: whoever knows its memory lets go of it, and the system has it back.
     fn give_back_slab(&self, slab: u32, generation: u32) {
-        if let Some((region, _)) = self.slabs.dram.region(slab).filter(|(_, current)| *current < generation) {
+        if let Some((region, old)) = self.slabs.dram.region(slab).filter(|(_, current)| *current < generation)
+        {
             self.remote.detach(&region);
+            if let Some(outliving) = &self.outliving {
+                outliving.let_go(slab, old);
+            }
         }
         if let Some(nvme) = &self.nvme {
             nvme.unregister(slab as usize);
@@ -173,6 +183,10 @@ impl Engine {
         match self.slabs.dram.make(slab, generation) {
             Some(Ok(region)) => {
                 self.remote.attach(&region);
+                // Before any page is in it.
+                if let Some(outliving) = &self.outliving {
+                    outliving.keep(slab, generation, &region);
+                }
                 if let Some(nvme) = &self.nvme {
                     nvme.register(slab as usize, region);
                 }
@@ -196,9 +210,7 @@ impl Engine {
 
     fn slabs_of(&self, bytes: u64) -> Result<u32, Error> {
         let slab_bytes = self.settings.dram.slab_bytes;
-        // A slot's number has 32 bits, with the slab in it.
-        let fit = (u64::from(u32::MAX) - 1) / (slab_bytes / turnkv_pool::limits::SLOT_ALIGN_BYTES);
-        let most = fit.min(u64::from(SLABS_MAX)) * slab_bytes;
+        let most = u64::from(Geometry::widest(slab_bytes).slab_count) * slab_bytes;
         let least = DRAM_BYTES_MIN.max(slab_bytes);
         if (least..=most).contains(&bytes) {
             return Ok((bytes / slab_bytes) as u32);
@@ -209,17 +221,6 @@ impl Engine {
             Bytes(bytes),
             Bytes(slab_bytes)
         )))
-    }
-
-    /// A slot table has as many slabs as it was made for.
-    fn check_not_kept(&self) -> Result<(), Error> {
-        if self.outliving.is_none() {
-            return Ok(());
-        }
-        Err(Error::invalid(
-            "page memory is kept for the next start, which takes it over only as large as it is: change dram.bytes and restart, \
-             or set keep.dram to \"off\", restart, and resize",
-        ))
     }
 
     fn check_growth(&self, slabs: u32, present: u32) -> Result<(), Error> {

@@ -14,6 +14,7 @@ impl Engine {
     /// Brings back what the catalog has, as soon as it can be read.
     pub(super) fn load_catalog(&self) {
         if let Some(loaded) = self.catalog.as_ref().and_then(|catalog| catalog.load()) {
+            self.learn_again(None);
             self.bring_back(loaded);
         }
     }

@@ -30,6 +30,7 @@ impl Engine {
         if catalog.take_rebuilt() {
             self.mark_all(catalog);
         }
+        self.save_learned(catalog);
         self.flush_segment_notes(catalog);
         // The catalog says what is wrong when it begins and when it is over. What was not written is tried again.
         if let Err(error) = self.flush_pins(catalog) {
@@ -145,6 +146,9 @@ impl Engine {
 
     /// Writes all that changed: the server is leaving.
     pub(super) fn flush_catalog_whole(&self) {
+        if let Some(catalog) = &self.catalog {
+            self.save_all_learned(catalog);
+        }
         for _ in 0..CATALOG_LAST_FLUSHES {
             let before = self.unsaved();
             self.flush_catalog();
@@ -232,6 +236,7 @@ impl Engine {
 
     /// The catalog was begun anew: every session and every pin is to be written again.
     fn mark_all(&self, catalog: &Catalog) {
+        self.save_learned_again();
         if let Some(nvme) = &self.nvme {
             nvme.note_all_again();
         }

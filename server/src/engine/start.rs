@@ -2,11 +2,11 @@
 //! network.
 
 use super::clients::{Clients, Ghost};
-use super::memory::Memory;
+use super::memory::{BegunSlab, Memory};
 use super::outliving::{Outliving, SlotTableWriter};
 use super::place::place;
 use super::remotes::nics::Nics;
-use super::{Core, Engine, clients, durable, metrics, promotions, remotes, slabs};
+use super::{Core, Engine, clients, durable, memory, metrics, promotions, remotes, slabs};
 use crate::catalog::{Catalog, CatalogMemory, Owner};
 use crate::clock::Clock;
 use crate::config::{Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Settings};
@@ -18,11 +18,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
-use turnkv_pool::{Admit, FoundSlab, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
+use turnkv_pool::{Admit, Limits, PolicyKind, Pool, PoolConfig, Stranger, kept_percent};
 use turnkv_proto::NamespaceId;
+use turnkv_tier::dram::DramTier;
 use turnkv_tier::limits::BLOCK_BYTES;
 use turnkv_tier::nvme::{self, Claimed, Codec, NvmeConfig, NvmeTier, Packing, Recovered, TierId};
-use turnkv_transfer::{PieceBuffers, Region};
+use turnkv_transfer::PieceBuffers;
 
 /// What an engine is put together from.
 pub(crate) struct Parts {
@@ -52,21 +53,25 @@ impl Engine {
     /// Builds the engine: memory first, then what the disk still has. Blocking; takes seconds on a large tier.
     /// `keeper`: asked what was kept of the last process's memory; it keeps ours from then on.
     pub(crate) fn start(
-        settings: Settings,
+        mut settings: Settings,
         keeper: impl FnOnce(&Settings) -> Option<Kept>,
     ) -> anyhow::Result<Arc<Engine>> {
         let clock = Clock::system();
         let nics = Nics::open(&settings)?;
         // Whose the place and its catalog are is known before memory is touched, which takes long.
-        let claimed = match &settings.nvme {
-            Some(config) => Some((config, claim_kept(config, &clock)?)),
+        let claimed = match settings.nvme.clone() {
+            Some(config) => Some((claim_kept(&config, &clock)?, config)),
             None => None,
         };
         // And the log is ours only once no operation of the last process is in flight on the slabs.
-        let memory = Memory::start(&settings, keeper(&settings))?;
+        let kept = keeper(&settings);
+        if let Some(kept) = &kept {
+            memory::follow_kept(&mut settings.dram, kept);
+        }
+        let memory = Memory::start(&settings, kept)?;
         let kept = match claimed {
-            Some((config, (claimed, catalog))) => {
-                let (nvme, recovered) = start_nvme(config, claimed, memory.dram.regions())?;
+            Some(((claimed, catalog), config)) => {
+                let (nvme, recovered) = start_nvme(&config, claimed, &memory.dram)?;
                 Some(KeptOnDisk::new(nvme, recovered, catalog))
             }
             None => None,
@@ -78,7 +83,7 @@ impl Engine {
     /// Puts an engine together: its index says what the disk has.
     pub(crate) fn assemble(settings: Settings, parts: Parts) -> anyhow::Result<Arc<Engine>> {
         let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
-        let mut pool = Pool::new(pool_config(&settings, slab_count))?;
+        let mut pool = Pool::new(pool_config(&settings, parts.memory.slabs.len() as u32))?;
         let Memory { dram, slabs: begun, ghosts, outliving } = parts.memory;
         let (clients, (outliving, mut slot_table)) = (clients::Clients::new(), outliving.unzip());
         begin_slabs(&mut pool, begun, slot_table.is_some());
@@ -120,6 +125,7 @@ impl Engine {
             opening: Mutex::default(),
             adopting: AtomicU64::new(0),
             coming_back: Mutex::default(),
+            learned: Mutex::default(),
             saving_pins: Mutex::default(),
             archived: super::archived::Archived::new(&settings.archive),
             clients,
@@ -140,6 +146,8 @@ impl Engine {
             clock: parts.clock,
         });
         engine.load_catalog();
+        // What was kept may be more than there is to be, or less: it becomes that while it serves.
+        engine.want_slabs(slab_count);
         engine.slabs.dram.regions().iter().for_each(|slab| engine.remote.attach(slab));
         Ok(engine)
     }
@@ -190,12 +198,15 @@ fn catalog_in_memory(outliving: Option<&Outliving>, clock: &Clock) -> anyhow::Re
 }
 
 /// Tells the pool with what its slabs begin, before any namespace is open.
-fn begin_slabs(pool: &mut Pool, begun: Vec<(u32, Option<FoundSlab>)>, tells: bool) {
+fn begin_slabs(pool: &mut Pool, begun: Vec<BegunSlab>, tells: bool) {
     if tells {
         pool.tell_slots();
     }
-    for (slab, (generation, found)) in (0..).zip(begun) {
-        pool.begin_slab(slab, generation, found);
+    for (slab, BegunSlab { generation, present, found }) in (0..).zip(begun) {
+        match present {
+            true => pool.begin_slab(slab, generation, found),
+            false => pool.begin_absent(slab, generation),
+        }
     }
 }
 
@@ -237,10 +248,18 @@ pub(super) fn claim_nvme(config: &Nvme) -> anyhow::Result<Claimed> {
 fn start_nvme(
     config: &Nvme,
     claimed: Claimed,
-    regions: Vec<Arc<Region>>,
+    dram: &DramTier,
 ) -> anyhow::Result<(NvmeTier, Vec<Recovered>)> {
+    let regions = dram.regions();
+    let places = regions.len();
     let (nvme, recovered, report) =
         claimed.open(regions).with_context(|| format!("the NVMe tier at {}", config.path.display()))?;
+    if places < dram.numbers() as usize {
+        // Some numbers have no memory: each slab's goes to the place of its number, as when it is renewed.
+        (0..places).for_each(|place| nvme.unregister(place));
+        let regions = (0..dram.numbers()).filter_map(|slab| Some((slab, dram.region(slab)?.0)));
+        regions.for_each(|(slab, region)| nvme.register(slab as usize, region));
+    }
     for warning in &report.warnings {
         tracing::warn!("{warning}");
     }

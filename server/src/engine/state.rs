@@ -4,6 +4,7 @@
 use super::archived::Archived;
 use super::clients::Clients;
 use super::durable::DurableWaits;
+use super::learned::LearnedSaves;
 use super::metrics::Metrics;
 use super::outliving::{Outliving, SlotTableWriter};
 use super::promotions::Waiters;
@@ -55,6 +56,8 @@ pub(crate) struct Engine {
     pub(super) adopting: AtomicU64,
     /// Namespaces of which not all that is saved is back. Bounded by those that are open; taken after the pool's lock.
     pub(super) coming_back: Mutex<BTreeMap<NamespaceIndex, Return>>,
+    /// What is saved of what was learned. Taken before the pool's lock.
+    pub(super) learned: Mutex<LearnedSaves>,
     /// Held while pins are written, so that a row is never older than the one before it.
     pub(super) saving_pins: Mutex<()>,
     /// What only the archive has, and what it is to get.
@@ -142,14 +145,9 @@ impl Core {
     /// Takes what follows from the verbs since the last time. What became of slots is noted at once: before anybody else gets
     /// the lock, and before anybody hears of a slot.
     pub(super) fn take_effects(&mut self) -> Effects {
-        let mut effects = self.pool.take_effects();
-        let (slots, mapped, slabs) = (
-            std::mem::take(&mut effects.slots),
-            std::mem::take(&mut effects.mapped),
-            std::mem::take(&mut effects.slabs),
-        );
+        let effects = self.pool.take_effects();
         if let Some(table) = &mut self.slot_table {
-            table.write(&slots, &mapped, &slabs);
+            table.write(&effects);
         }
         effects
     }

@@ -61,6 +61,7 @@ impl Shape {
             dram: Dram {
                 bytes: self.dram_bytes,
                 slab_bytes: self.slab_bytes,
+                any_slab_bytes: false,
                 huge_pages: false,
                 lock: false,
                 check_available: true,

@@ -32,6 +32,18 @@ impl Slots {
         (std::mem::take(slots), std::mem::take(mapped), std::mem::take(slabs))
     }
 
+    /// Slots whose pages were used since the last call, in order, each with how often its page was read.
+    pub(crate) fn take_uses(&mut self) -> Vec<(u32, u8)> {
+        self.changes.as_mut().map(|changes| std::mem::take(&mut changes.used)).unwrap_or_default()
+    }
+
+    /// The page in a slot was used, and has been read so often.
+    pub(crate) fn note_use(&mut self, slot: u32, reads: u8) {
+        if let Some(changes) = &mut self.changes {
+            changes.used.push((slot, reads));
+        }
+    }
+
     /// Who has a slot mapped.
     pub(crate) fn readers(&self, slot: u32) -> Vec<ClientId> {
         let readers = self.changes.as_ref().and_then(|changes| changes.readers.get(&slot));
@@ -92,6 +104,12 @@ impl Slots {
         if found {
             self.set_aside(slab);
         }
+    }
+
+    /// At a start: a slab has no memory, and the last that it had was of this generation. It is not one of those of DRAM.
+    pub(crate) fn begin_absent(&mut self, slab: u32, generation: u32) {
+        self.empty.retain(|other| *other != slab);
+        self.make_absent(slab, generation);
     }
 
     /// Slabs without pages whose memory another process left.

@@ -1,14 +1,15 @@
 //! Adoption: a namespace is opened, and what the segments and the slabs of another process have of it becomes part of
 //! the index. Owns: in which order, and which of it is whole. Must not know: segments, files.
 //!
-//! A page that was found in DRAM is newer than any that was not. If NVMe has the same bytes, it is in both.
+//! A page that was found in DRAM is newer than any that was not. If NVMe has the same bytes, it is in both. When it was used is
+//! known of it: once all are there, they get that order (`take_uses`).
 //!
 //! What is found is put in order without the pool (`plan`: parents before children, what was written last
 //! comes last, for nothing else is known of its use), then taken in by steps. In between pages may be
 //! offloaded, strangers reclaimed: each page is looked at for itself, so a reader sees whole prefixes at any
 //! moment.
 
-use crate::ids::{NamespaceIndex, NvmePlace, SlotKey};
+use crate::ids::{NamespaceIndex, NvmePlace, PageKey, SlotKey};
 use crate::limits::ADOPT_SHARDS_PER_CALL;
 use crate::namespaces::table::NamespaceDesc;
 use crate::nvme::found::{FoundSlab, FoundSlot};
@@ -33,6 +34,10 @@ pub struct Adoption {
     slots: Vec<Option<SlotKey>>,
     /// How many of these are of pages that were not looked at yet.
     slots_left: usize,
+    /// When each page was used last that is in DRAM, and how often it was read; of others nothing is known.
+    used: Vec<(u64, u8)>,
+    /// Pages in DRAM that readers see, each with when it was used last.
+    uses: Vec<(u64, PageKey)>,
     /// Slots of which no page is made: it is not whole, or another copy of it is newer.
     strays: Vec<SlotKey>,
     /// When the last page was written of those that hang together with each page.
@@ -48,7 +53,7 @@ pub struct Adoption {
 /// What became of a page.
 pub(crate) enum Adopted {
     /// Readers see it.
-    Visible,
+    Visible(PageKey),
     /// The index is full, or was for a page before it.
     CrowdedOut(BlockHash),
     /// It is here already, gone meanwhile, or hangs on nothing.
@@ -78,6 +83,8 @@ impl Adoption {
             order: Vec::new(),
             slots: Vec::new(),
             slots_left: 0,
+            used: Vec::new(),
+            uses: Vec::new(),
             strays: Vec::new(),
             newest: Vec::new(),
             shards: 1,
@@ -97,6 +104,8 @@ impl Adoption {
     #[must_use]
     pub fn plan(mut self, desc: &NamespaceDesc) -> Adoption {
         let keys: Vec<SlotKey> = self.slabs.iter().flat_map(FoundSlab::keys).collect();
+        let used = |slot: &FoundSlot| (slot.used, slot.reads);
+        let used: Vec<(u64, u8)> = self.slabs.iter().flat_map(|slab| slab.slots.iter().map(used)).collect();
         if !keys.is_empty() {
             let in_slots = self.slabs.iter().flat_map(|slab| &slab.slots).map(as_extent);
             self.found = self.found.iter().copied().chain(in_slots).collect();
@@ -112,6 +121,9 @@ impl Adoption {
         let written = |page: &FoundPage| extents(page).iter().map(|at| found[*at as usize].sequence).max();
         let written: Vec<u64> = pages.iter().map(|page| written(page).unwrap_or(0)).collect();
         for (page, newest) in newest_last(&pages, written) {
+            let in_slots =
+                extents(&pages[page]).iter().filter_map(|at| (*at as usize).checked_sub(self.extents));
+            self.used.push(in_slots.map(|slot| used[slot]).max().unwrap_or_default());
             for at in extents(&pages[page]).iter().copied() {
                 let slot = (at as usize).checked_sub(self.extents);
                 self.order.push(slot.and_then(|_| twin(&found, &on_nvme, at)).unwrap_or(at));
@@ -166,6 +178,16 @@ impl Adoption {
         self.order.get(self.done..self.done + self.shards)
     }
 
+    /// How often the page that comes next was read.
+    pub(crate) fn next_reads(&self) -> u8 {
+        self.used.get(self.done / self.shards).map_or(0, |(_, reads)| *reads)
+    }
+
+    /// The pages in DRAM that were taken in, each with when it was used last: in this order they leave, those of all namespaces.
+    pub fn take_uses(&mut self) -> Vec<(u64, PageKey)> {
+        std::mem::take(&mut self.uses)
+    }
+
     /// One of the extents.
     pub(crate) fn extent(&self, at: u32) -> &Stranger {
         &self.found[at as usize]
@@ -179,7 +201,11 @@ impl Adoption {
     /// The page that came next was looked at.
     pub(crate) fn note(&mut self, adopted: Adopted) {
         match adopted {
-            Adopted::Visible => self.adopted += 1,
+            Adopted::Visible(page) => {
+                self.adopted += 1;
+                let used = self.used.get(self.done / self.shards).filter(|(used, _)| *used > 0);
+                self.uses.extend(used.map(|(used, _)| (*used, page)));
+            }
             Adopted::CrowdedOut(page) => drop(self.crowded_out.insert(page)),
             Adopted::Not => {}
         }
@@ -222,7 +248,8 @@ fn twin(found: &[Stranger], on_nvme: &[u32], slot: u32) -> Option<u32> {
     let name = |at: u32| (found[at as usize].hash, found[at as usize].shard);
     let at = on_nvme.binary_search_by_key(&(wanted.hash, wanted.shard), |at| name(*at)).ok()?;
     let twin = &found[on_nvme[at] as usize];
-    ((twin.checksum, twin.parent) == (wanted.checksum, wanted.parent)).then_some(on_nvme[at])
+    let says = |found: &Stranger| (found.checksum, found.parent, found.tail_tokens);
+    (says(twin) == says(wanted)).then_some(on_nvme[at])
 }
 
 fn is_sane(stranger: &Stranger, desc: &NamespaceDesc) -> bool {

@@ -43,6 +43,10 @@ pub struct FoundSlot {
     pub checksum: u64,
     /// When it came into the slot, in the order in which slots were filled.
     pub sequence: u64,
+    /// When the page was used last, in the same order; of a page with several shards one of them says so.
+    pub used: u64,
+    /// How often it was read; likewise.
+    pub reads: u8,
 }
 
 /// All that wait, by namespace.

@@ -21,6 +21,7 @@
 
 mod histogram;
 mod hot;
+mod kept;
 mod stack;
 mod view;
 

@@ -2,6 +2,7 @@
 //! which pages of a call are references.
 
 use crate::ids::{ClientId, Now};
+use crate::numbers::Reader;
 use crate::sizing::curve::{Curve, CurveTuning, Seen, key_of, samples_share};
 use turnkv_proto::BlockHash;
 
@@ -35,6 +36,14 @@ impl Curves {
     /// The curve of a namespace.
     pub(crate) fn of(&self, ns: u16) -> &Curve {
         &self.list[usize::from(ns)]
+    }
+
+    /// Has the curve of a namespace go on from what was written. None: that is no curve, and nothing changes.
+    pub(crate) fn read(&mut self, ns: u16, from: &mut Reader<'_>, now: Now) -> Option<()> {
+        let keeps = self.tuning.samples_max > 0;
+        let curve = self.list.get_mut(usize::from(ns))?;
+        // One that is not kept is read for what comes after it.
+        if keeps { curve.read(from, now) } else { Curve::new(CurveTuning::default()).read(from, now) }
     }
 
     /// The curves of all namespaces, by place.

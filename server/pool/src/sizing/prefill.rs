@@ -2,6 +2,7 @@
 //! Must not know: turns, pages.
 
 use crate::limits::PREFILL_WINDOW_TOKENS;
+use crate::numbers::{Reader, Writer};
 
 /// Tokens prefilled and the time it took; recent turns count more than old ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +20,17 @@ impl Prefill {
             self.tokens /= 2;
             self.us /= 2;
         }
+    }
+
+    pub(crate) fn write(&self, into: &mut Writer) {
+        into.u64(self.tokens);
+        into.u64(self.us);
+    }
+
+    /// As it was written. None: it is not of this form.
+    pub(crate) fn read(from: &mut Reader<'_>) -> Option<Prefill> {
+        let (tokens, us) = (from.u64()?, from.u64()?);
+        (tokens <= PREFILL_WINDOW_TOKENS).then_some(Prefill { tokens, us })
     }
 
     /// How long so many tokens would take; none: nobody said how fast it is.

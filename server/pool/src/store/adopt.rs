@@ -1,7 +1,7 @@
 //! What was found at a start, on NVMe and in slabs of another process, becomes pages once its namespace is opened. Owns:
 //! what is taken in, page by page. Must not know: segments, files; the order (the adoption has it).
 
-use crate::ids::{ClientId, NONE, NamespaceIndex, Now, SlotKey};
+use crate::ids::{ClientId, NONE, NamespaceIndex, Now, PageKey, SlotKey};
 use crate::limits::STRANGERS_MS_MAX;
 use crate::memory::found_slabs::TakenIn;
 use crate::namespaces::table::Namespaces;
@@ -63,7 +63,7 @@ impl Store {
                 continue;
             };
             let adopted = if open { self.adopt_page(ns.0, adoption, shards) } else { Adopted::Not };
-            if !matches!(adopted, Adopted::Visible) {
+            if !matches!(adopted, Adopted::Visible(_)) {
                 adoption.next_slots().iter().flatten().for_each(|slot| self.drop_found(*slot));
             }
             self.tally.crowded_out += u64::from(matches!(adopted, Adopted::CrowdedOut(_)));
@@ -98,6 +98,7 @@ impl Store {
         }
         let index = self.pages.insert(ns, first.hash, parent);
         self.pages.set_tail_tokens(index, first.tail_tokens);
+        self.pages[index].cell.set_uses(adoption.next_reads());
         for (at, slot) in shards.iter().zip(&slots) {
             let found = *adoption.extent(*at);
             if on_nvme {
@@ -119,7 +120,19 @@ impl Store {
         if first.leaving && slots.iter().all(Option::is_none) {
             self.leave_again(index);
         }
-        Adopted::Visible
+        Adopted::Visible(self.pages.key(index))
+    }
+
+    /// These pages were used in this order, before anything that this process knows of.
+    pub(crate) fn use_again(&mut self, pages: &[PageKey]) {
+        self.call.begin();
+        for page in pages {
+            // Each at a moment of its own: by these slabs leave.
+            self.slots.advance();
+            if let Some(index) = self.pages.resolve(*page) {
+                self.make_recent(index);
+            }
+        }
     }
 
     /// Whether NVMe has all shards of a page still, and what it hangs on.
@@ -155,6 +168,11 @@ impl Store {
         if let Some(found) = found {
             self.found.keep(found);
         }
+    }
+
+    /// A slab begins without memory.
+    pub(crate) fn begin_absent(&mut self, slab: u32, generation: u32) {
+        self.slots.begin_absent(slab, generation);
     }
 
     /// Takes all that was found on NVMe at start, before any namespace is open.

@@ -128,6 +128,16 @@ impl Store {
         self.call.now()
     }
 
+    /// Who goes first.
+    pub(crate) fn policy(&self) -> &dyn EvictionPolicy {
+        self.policy.as_ref()
+    }
+
+    /// The same, to go on from what it had learned.
+    pub(crate) fn policy_mut(&mut self) -> &mut dyn EvictionPolicy {
+        self.policy.as_mut()
+    }
+
     /// What was configured.
     pub(crate) fn config(&self) -> &PoolConfig {
         &self.config

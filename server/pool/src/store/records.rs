@@ -51,6 +51,15 @@ pub struct MappedChange {
     pub readers: Vec<ClientId>,
 }
 
+/// A page in DRAM that was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotUse {
+    /// The slot of its first shard.
+    pub slot: SlotKey,
+    /// How often it was read, as far as anybody tells apart.
+    pub reads: u8,
+}
+
 /// What changed of slots and slabs, in order.
 pub(crate) type Changed = (Vec<SlotChange>, Vec<MappedChange>, Vec<SlabChange>);
 
@@ -79,6 +88,12 @@ impl Store {
         let mapped = |slab: u32| SlabChange { slab, mapped: self.slots.slabs()[slab as usize].mapped > 0 };
         let seen = seen.into_iter().map(|slot| self.mapping(slot)).collect();
         (slots.into_iter().map(change).collect(), seen, slabs.into_iter().map(mapped).collect())
+    }
+
+    /// Pages in DRAM that were used since the last call, in order.
+    pub(crate) fn take_uses(&mut self) -> Vec<SlotUse> {
+        let uses = self.slots.take_uses().into_iter();
+        uses.map(|(slot, reads)| SlotUse { slot: self.slots.key(slot), reads }).collect()
     }
 
     /// All that a table would say of slots, from scratch: for the check of invariants.

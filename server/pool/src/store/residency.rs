@@ -229,16 +229,25 @@ impl Store {
             self.refresh(index, Position::Hot);
         }
         self.make_recent(index);
+        self.note_use(index);
     }
 
     /// The page goes last from now on.
-    fn make_recent(&mut self, index: u32) {
+    pub(crate) fn make_recent(&mut self, index: u32) {
         self.call.step();
         self.clear_victim(index);
         self.stay(index);
         self.relist_parked(index);
         self.policy.touch(&mut self.pages, index);
         self.touch_slots(index);
+    }
+
+    /// Whoever keeps a table of slots learns that a page in DRAM was used.
+    pub(super) fn note_use(&mut self, index: u32) {
+        let first = self.pages.cells(index).first().map(|cell| cell.slot).filter(|slot| *slot != NONE);
+        if let Some(slot) = first {
+            self.slots.note_use(slot, self.pages[index].cell.uses());
+        }
     }
 
     pub(super) fn touch_slots(&mut self, index: u32) {

@@ -54,6 +54,7 @@ impl Store {
         self.stay(index);
         self.relist_parked(index);
         self.touch_slots(index);
+        self.note_use(index);
         self.policy.turn_page(&mut self.pages, index, facts);
     }
 

@@ -9,7 +9,8 @@
 //!   may be kept elsewhere)
 //! - `pins`: prefixes that many sessions share
 //! - NVMe: `writes`, `reads`, `space` (segments that are emptied), `starts` (what was found there)
-//! - `namespaces`, and `retire`: those that make way; `sizing`: how much they could do with
+//! - `namespaces`, and `retire`: those that make way; `sizing`: how much they could do with; `learned`: what the next process goes
+//!   on from
 //! - `slabs`: memory that changes tenant, or fails; `expire`: time passing; `sweep`: walks through the whole
 //!   index
 
@@ -17,6 +18,7 @@ mod clients;
 pub(crate) mod commit;
 pub(crate) mod describe;
 pub(crate) mod expire;
+mod learned;
 mod leases;
 pub(crate) mod lookup;
 pub(crate) mod mapped;

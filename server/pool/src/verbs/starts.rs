@@ -2,8 +2,8 @@
 //! taken in. Owns: the verbs. Must not know: segments, files, memory.
 
 use crate::Pool;
-use crate::ids::{ClientId, NamespaceIndex, Now};
-use crate::limits::LEASE_PAGES_MAX;
+use crate::ids::{ClientId, NamespaceIndex, Now, PageKey};
+use crate::limits::{LEASE_PAGES_MAX, USES_PER_CALL_MAX};
 use crate::memory::leases::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
 use crate::nvme::adoption::Adoption;
 use crate::nvme::found::FoundSlab;
@@ -20,6 +20,12 @@ impl Pool {
     /// left in it.
     pub fn begin_slab(&mut self, slab: u32, generation: u32, found: Option<FoundSlab>) {
         self.store.begin_slab(slab, generation, found);
+    }
+
+    /// Before any namespace is open: a slab has no memory, and is not one of those of DRAM until that grows. `generation`: of
+    /// the last memory that it had.
+    pub fn begin_absent(&mut self, slab: u32, generation: u32) {
+        self.store.begin_absent(slab, generation);
     }
 
     /// Takes all that was found on NVMe at start, before any namespace is open. What is more than the index
@@ -55,6 +61,12 @@ impl Pool {
             return true;
         }
         self.store.adopt(&self.namespaces, adoption, until)
+    }
+
+    /// Pages that adoptions have taken in were used in this order, before anything that this pool knows of: at most
+    /// [`USES_PER_CALL_MAX`](crate::limits::USES_PER_CALL_MAX) of them.
+    pub fn use_again(&mut self, pages: &[PageKey]) {
+        self.store.use_again(&pages[..pages.len().min(USES_PER_CALL_MAX)]);
     }
 
     /// Takes in a slab that another process left. Slots that somebody may still be writing are in quarantine; those that

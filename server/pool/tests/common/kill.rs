@@ -8,6 +8,9 @@ use super::*;
 pub struct Table {
     slots: BTreeMap<SlotKey, SlotChange>,
     mapped: BTreeMap<SlotKey, Vec<ClientId>>,
+    /// When the page in each slot was used last, in the order in which that was told, and how often it was read.
+    used: BTreeMap<SlotKey, (u64, u8)>,
+    uses: u64,
     slabs: BTreeSet<u32>,
 }
 
@@ -18,6 +21,10 @@ impl Table {
             if change.record.is_some() || change.writer.is_some() {
                 self.slots.insert(change.slot, *change);
             }
+        }
+        for SlotUse { slot, reads } in &effects.used {
+            self.uses += 1;
+            self.used.insert(*slot, (self.uses, *reads));
         }
         for MappedChange { slot, readers } in &effects.mapped {
             self.mapped.remove(slot);
@@ -47,6 +54,8 @@ impl Table {
                     bytes: record.bytes,
                     checksum: record.checksum,
                     sequence: 0,
+                    used: self.used.get(&change.slot).map_or(0, |(used, _)| *used),
+                    reads: self.used.get(&change.slot).map_or(0, |(_, reads)| *reads),
                 },
             ))
         };
@@ -94,36 +103,47 @@ impl World {
         }
     }
 
-    /// The process ends without a word. The next one finds memory, table and disk; clients live on. Not in a world whose memory
-    /// was resized: what is kept is not.
+    /// The process ends without a word. The next one finds memory, table and disk; clients live on. It is to have four slabs, and
+    /// begins with all that have pages.
     pub fn kill(&mut self) {
-        if self.resized {
-            return;
-        }
         self.bury();
         let expected = self.expected();
         let mut config = config(self.nvme, self.kind);
         config.nvme_bytes = if self.nvme { config.nvme_bytes } else { 0 };
+        let wanted = config.slab_count;
+        config.slab_count = self.generations.last_key_value().map_or(0, |(slab, _)| slab + 1).max(wanted);
+        let slabs = 0..config.slab_count;
         self.pool = Pool::new(config).unwrap();
         self.pool.tell_slots();
         for client in (0..3).map(ClientId) {
             self.pool.introduce_client(client, UserId(client.0));
             self.pool.introduce_client(left(client), UserId(client.0));
         }
-        for slab in 0..4 {
+        let has_pages = |slab: &u32| {
+            let generation = self.generations.get(slab).copied().unwrap_or(0);
+            self.table.found(*slab, generation).is_some()
+        };
+        let mut missing = (wanted as usize).saturating_sub(slabs.clone().filter(has_pages).count());
+        for slab in slabs {
             let generation = self.generations.get(&slab).copied().unwrap_or(0);
             let found = self.table.found(slab, generation);
-            let generation = if found.is_some() { generation } else { generation + 1 };
-            self.generations.insert(slab, generation);
             if found.is_none() {
                 self.table.slots.retain(|slot, _| slot.slab != slab);
             }
+            let generation = if found.is_some() { generation } else { generation + 1 };
+            self.generations.insert(slab, generation);
+            if found.is_none() && missing == 0 {
+                self.pool.begin_absent(slab, generation);
+                continue;
+            }
+            missing -= usize::from(found.is_none());
             self.pool.begin_slab(slab, generation, found);
         }
         self.table.mapped.clear();
         self.table.slabs.clear();
         self.keep_strangers();
         self.leave_ghosts();
+        let mut uses = Vec::new();
         for desc in descs() {
             let ns = self.pool.open_namespace(desc.clone()).unwrap();
             let Some(adoption) = self.pool.begin_adoption(ns) else { continue };
@@ -131,7 +151,12 @@ impl World {
             while self.pool.adopt(&mut adoption, u64::MAX) {
                 self.pool.check().unwrap();
             }
+            uses.extend(adoption.take_uses());
         }
+        uses.sort_unstable_by_key(|(used, _)| *used);
+        let uses: Vec<PageKey> = uses.into_iter().map(|(_, page)| page).collect();
+        self.pool.use_again(&uses);
+        self.pool.check().unwrap();
         while self.pool.forget_strangers(self.now).0 {}
         self.say_what_is_mapped();
         self.bury();
@@ -141,6 +166,7 @@ impl World {
         for (ns, node) in expected {
             assert!(self.present(NamespaceIndex(ns, 0), node), "node {node} of {ns} is lost");
         }
+        self.resize(wanted);
     }
 
     fn keep_strangers(&mut self) {

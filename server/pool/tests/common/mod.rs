@@ -100,8 +100,6 @@ pub struct World {
     pub table: kill::Table,
     /// Write leases of earlier lives of the pool, whose clients may still write.
     pub ghosts: Vec<Held>,
-    /// Memory had another size once.
-    pub resized: bool,
 }
 
 impl Held {
@@ -140,7 +138,6 @@ impl World {
             seen: BTreeMap::new(),
             scribbles: 0,
             table: kill::Table::default(),
-            resized: false,
             ghosts: Vec::new(),
         }
     }

@@ -5,7 +5,6 @@ use super::*;
 impl World {
     /// So many slabs there are to be from now on.
     pub fn resize(&mut self, slabs: u32) {
-        self.resized = true;
         self.pool.resize_dram(slabs, self.now);
     }
 

@@ -116,8 +116,20 @@ struct Slab {
 pub struct SlabStart {
     /// Of the memory: later ones are of a higher generation.
     pub generation: u32,
-    /// The memory of a process that is gone; none: fresh memory.
-    pub kept: Option<OwnedFd>,
+    /// Which memory it has.
+    pub memory: SlabMemory,
+}
+
+/// The memory that a slab begins with.
+#[derive(Debug, Default)]
+pub enum SlabMemory {
+    /// Fresh memory.
+    #[default]
+    Fresh,
+    /// That of a process that is gone.
+    Kept(OwnedFd),
+    /// None, until it is made.
+    Absent,
 }
 
 impl DramTier {
@@ -133,7 +145,7 @@ impl DramTier {
         if starts.len() != config.slab_count as usize {
             return Err(DramError::Config("one start for each slab is needed".to_owned()));
         }
-        let fresh = starts.iter().filter(|start| start.kept.is_none()).count();
+        let fresh = starts.iter().filter(|start| matches!(start.memory, SlabMemory::Fresh)).count();
         check_available(&config, fresh as u32)?;
         let slabs = Places::of(create_all(&config, starts)?);
         let tier = DramTier { config, slabs };
@@ -147,9 +159,14 @@ impl DramTier {
         2 * u64::from(self.slab_count())
     }
 
-    /// Number of slabs at the start.
+    /// Number of slabs at the start, those without memory included.
     pub fn slab_count(&self) -> u32 {
         self.config.slab_count
+    }
+
+    /// One more than the highest number that a slab has had.
+    pub fn numbers(&self) -> u32 {
+        self.slabs.count()
     }
 
     /// Whether there would be memory for all slabs of a configuration once so many bytes more are free. Takes nothing.
@@ -323,7 +340,7 @@ fn create_all(config: &DramConfig, starts: Vec<SlabStart>) -> Result<Vec<Slab>, 
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let generations: Vec<u32> = starts.iter().map(|start| start.generation).collect();
-    let starts: Vec<_> = starts.into_iter().map(|start| parking_lot::Mutex::new(start.kept)).collect();
+    let starts: Vec<_> = starts.into_iter().map(|start| parking_lot::Mutex::new(start.memory)).collect();
     let made = parking_lot::Mutex::new(Vec::with_capacity(config.slab_count as usize));
     std::thread::scope(|scope| {
         for _ in 0..cores.min(SLAB_THREADS_MAX).min(config.slab_count as usize) {
@@ -333,10 +350,11 @@ fn create_all(config: &DramConfig, starts: Vec<SlabStart>) -> Result<Vec<Slab>, 
                     if slab >= config.slab_count as usize {
                         return;
                     }
-                    let kept = starts[slab].lock().take();
-                    let result = match kept {
-                        Some(fd) => adopt(config, slab as u32, fd),
-                        None => create(config, slab as u32),
+                    let memory = std::mem::take(&mut *starts[slab].lock());
+                    let result = match memory {
+                        SlabMemory::Kept(fd) => adopt(config, slab as u32, fd).map(Some),
+                        SlabMemory::Fresh => create(config, slab as u32).map(Some),
+                        SlabMemory::Absent => Ok(None),
                     };
                     let failed = result.is_err();
                     made.lock().push((slab, result));
@@ -349,8 +367,10 @@ fn create_all(config: &DramConfig, starts: Vec<SlabStart>) -> Result<Vec<Slab>, 
     });
     let mut made = made.into_inner();
     made.sort_by_key(|(slab, _)| *slab);
-    let slab =
-        |at: usize, (region, report)| Slab { region: Some(region), report, generation: generations[at] };
+    let slab = |at: usize, made| match made {
+        Some((region, report)) => Slab { region: Some(region), report, generation: generations[at] },
+        None => Slab { generation: generations[at], ..Slab::default() },
+    };
     made.into_iter().map(|(at, result)| result.map(|made| slab(at, made))).collect()
 }
 

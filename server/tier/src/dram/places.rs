@@ -47,8 +47,13 @@ impl<T: Default> Places<T> {
         place
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
     /// All of them, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &RwLock<T>> {
-        (0..self.count.load(Ordering::Acquire)).filter_map(|slab| self.get(slab))
+        (0..self.count()).filter_map(|slab| self.get(slab))
     }
 }

@@ -15,25 +15,43 @@ mod format;
 pub use entry::{Geometry, Holder, SlotEntry, Unfit, VERSION as SLOT_TABLE_VERSION};
 use format::{
     BODY_AT, ENTRY_BYTES, HEADER_BYTES, HEADER_USED_BYTES, HOLDER_AT, LIBRARY_AT, MAPPED, MAPPED_AT, OTHERS,
-    READER_BYTES, READERS_AT, READERS_MAX, SEAL_AT,
+    READER_BYTES, READERS_AT, READERS_MAX, SEAL_AT, SLAB_GENERATION_AT, SLAB_WORDS_BYTES,
 };
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
-/// What was found in the entries of one slab.
+/// What was found of one slab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundEntries {
-    /// Slots whose entries are sealed, each with when it was sealed in the order of the table.
-    pub sealed: Vec<(u32, SlotEntry, u64)>,
+    /// Which memory of it was made last; none: none ever was.
+    pub generation: Option<u32>,
+    /// Slots whose entries are sealed.
+    pub sealed: Vec<FoundEntry>,
     /// Slots that somebody may be writing.
     pub held: Vec<(u32, Holder)>,
     /// Who may look at slots of it at any time: one for each slot and reader.
     pub mapped: Vec<(u32, Holder)>,
+}
+
+/// A sealed entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundEntry {
+    /// Of which slot.
+    pub slot: u32,
+    /// What the slot holds.
+    pub entry: SlotEntry,
+    /// When it was sealed, in the order of the table.
+    pub sequence: u64,
+    /// When its page was used last, or came there, in the same order.
+    pub used: u64,
+    /// How often the page was read, as far as was told.
+    pub reads: u8,
 }
 
 /// A slot table that this process writes.
@@ -43,7 +61,7 @@ pub struct SlotTable {
     geometry: Geometry,
     /// Names this table in every seal.
     id: u64,
-    /// Of the entry that was sealed last.
+    /// Of what was sealed or used last.
     sequence: u64,
     /// Who has slots mapped, by the bits that stand for them.
     readers: Vec<Option<Holder>>,
@@ -74,7 +92,17 @@ impl SlotTable {
         Ok(table)
     }
 
-    /// Takes over the table that another process left, with what its entries say of each slab.
+    /// Bytes of the slabs that a table speaks of which another process left.
+    ///
+    /// # Errors
+    /// Why it is of no use here.
+    pub fn slab_bytes_of(fd: BorrowedFd<'_>) -> Result<u64, Unfit> {
+        let mut header = [0; HEADER_USED_BYTES];
+        let had = read_at(fd, &mut header, 0)?;
+        format::decode_slab_bytes(&header[..had])
+    }
+
+    /// Takes over the table that another process left, with what it says of each slab that it says anything of.
     ///
     /// # Errors
     /// Why it is of no use here.
@@ -83,7 +111,7 @@ impl SlotTable {
         geometry: Geometry,
         boot: [u8; 16],
         user: u32,
-    ) -> Result<(SlotTable, Vec<FoundEntries>), Unfit> {
+    ) -> Result<(SlotTable, BTreeMap<u32, FoundEntries>), Unfit> {
         let mut header = [0; HEADER_USED_BYTES];
         let had = read_at(&fd, &mut header, 0)?;
         let id = format::decode_header(&header[..had], &geometry, boot, user)?;
@@ -95,10 +123,9 @@ impl SlotTable {
         let region = Region::from_fd(fd, bytes).map_err(|error| Unfit::Io(error.to_string()))?;
         let mut table = SlotTable { region, geometry, id, sequence: 0, readers: Vec::new() };
         table.readers = table.read_readers()?;
-        let found =
-            (0..geometry.slab_count).map(|slab| table.read_slab(slab)).collect::<Result<Vec<_>, _>>()?;
-        let sequences = found.iter().flat_map(|slab| slab.sealed.iter().map(|(_, _, sequence)| *sequence));
-        table.sequence = sequences.max().unwrap_or(0);
+        let found = table.read_all()?;
+        let orders = found.values().flat_map(|slab| &slab.sealed).map(|entry| entry.sequence.max(entry.used));
+        table.sequence = orders.max().unwrap_or(0);
         Ok((table, found))
     }
 
@@ -106,6 +133,12 @@ impl SlotTable {
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Slabs that it can speak of.
+    #[must_use]
+    pub fn slab_count(&self) -> u32 {
+        self.geometry.slab_count
     }
 
     /// The descriptor, for whoever keeps it.
@@ -133,6 +166,26 @@ impl SlotTable {
     pub fn void(&mut self, slab: u32, slot: u32) {
         let Some(at) = self.entry_at(slab, slot) else { return };
         self.word(at + SEAL_AT).store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// The page in a slot was used, and has been read so often. Cheap: one store.
+    pub fn touch(&mut self, slab: u32, slot: u32, reads: u8) {
+        if self.entry_at(slab, slot).is_none() {
+            return;
+        }
+        self.sequence += 1;
+        let at = format::use_at(&self.geometry, slab, slot);
+        self.word(at).store(format::encode_use(self.sequence, reads), Ordering::Relaxed);
+    }
+
+    /// A slab is about to have memory of this generation. Called before anybody hears of it.
+    pub fn begin_slab(&mut self, slab: u32, generation: u32) {
+        if slab >= self.geometry.slab_count {
+            return;
+        }
+        let at = format::slab_at(slab) + SLAB_GENERATION_AT;
+        self.word(at).store(format::encode_generation(generation), Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
@@ -213,22 +266,16 @@ impl SlotTable {
         unsafe { AtomicU64::from_ptr(self.region.as_ptr().add(at).cast()) }
     }
 
-    /// Reads what is written of a slab's entries, passing over memory that was never touched: to look at it would take it.
-    fn read_slab(&self, slab: u32) -> Result<FoundEntries, Unfit> {
-        let mut found = FoundEntries::default();
-        let mut words = [0; 16];
-        read_at(self.fd(), &mut words, format::slab_at(slab))?;
-        let (word, complement) =
-            (u64::from_le_bytes(format::take(&words, 0)), u64::from_le_bytes(format::take(&words, 8)));
-        let (none, said) = ((word, complement) == (0, 0), (word, complement) == (MAPPED, !MAPPED));
-        if !none && !said {
-            // Another version's word, or a damaged one: some process looks at some slot.
-            found.mapped.push((0, Holder::Unknown));
-        }
-        let (first, end) =
-            (format::entry_at(&self.geometry, slab, 0), format::entry_at(&self.geometry, slab + 1, 0));
-        let mut at = first;
+    /// Reads what is written of slabs and of their entries, passing over memory that was never touched: to look at it would take
+    /// it.
+    fn read_all(&self) -> Result<BTreeMap<u32, FoundEntries>, Unfit> {
+        let (mut found, says_who) = self.read_slabs()?;
         let mut buffer = vec![0; ENTRY_BYTES * ENTRIES_PER_READ];
+        let (first, end) = (
+            format::entries_at(&self.geometry),
+            format::entry_at(&self.geometry, self.geometry.slab_count, 0),
+        );
+        let mut at = first;
         while let Some(data) = next_data(self.fd(), at, end)? {
             at = first + (data - first) / ENTRY_BYTES * ENTRY_BYTES;
             let wanted = (end - at).min(buffer.len());
@@ -237,19 +284,59 @@ impl SlotTable {
                 return Err(Unfit::Short);
             }
             for (entry, bytes) in buffer[..had].chunks_exact(ENTRY_BYTES).enumerate() {
-                let place = at + entry * ENTRY_BYTES;
-                let slot = ((place - first) / ENTRY_BYTES) as u32;
-                if let Some((entry, sequence)) = format::decode_entry(bytes, self.id, place) {
-                    found.sealed.push((slot, entry, sequence));
+                if bytes.iter().any(|byte| *byte != 0) {
+                    self.read_entry(bytes, at + entry * ENTRY_BYTES, &says_who, &mut found);
                 }
-                found.held.extend(format::decode_holder(bytes).map(|holder| (slot, holder)));
-                // What an entry says of readers counts as long as its slab's word says that there are any.
-                let mapped = if said { format::decode_mapped(bytes) } else { Some(0) };
-                found.mapped.extend(self.readers_of(mapped).map(|reader| (slot, reader)));
             }
             at += had;
         }
         Ok(found)
+    }
+
+    /// What is said of slabs, and of which of them the entries say who has their slots mapped.
+    fn read_slabs(&self) -> Result<(BTreeMap<u32, FoundEntries>, BTreeSet<u32>), Unfit> {
+        let mut bytes = vec![0; self.geometry.slab_count as usize * SLAB_WORDS_BYTES];
+        if read_at(self.fd(), &mut bytes, format::slab_at(0))? < bytes.len() {
+            return Err(Unfit::Short);
+        }
+        let (mut found, mut says_who) = (BTreeMap::<u32, FoundEntries>::new(), BTreeSet::new());
+        for (slab, words) in (0..).zip(bytes.chunks_exact(SLAB_WORDS_BYTES)) {
+            if words.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let this = found.entry(slab).or_default();
+            this.generation = format::decode_generation(words)?;
+            let (word, complement) =
+                (u64::from_le_bytes(format::take(words, 0)), u64::from_le_bytes(format::take(words, 8)));
+            match (word, complement) {
+                (0, 0) => {}
+                _ if (word, complement) == (MAPPED, !MAPPED) => drop(says_who.insert(slab)),
+                // A damaged word: some process looks at some slot.
+                _ => this.mapped.push((0, Holder::Unknown)),
+            }
+        }
+        Ok((found, says_who))
+    }
+
+    /// Takes note of one entry that is not empty.
+    fn read_entry(
+        &self,
+        bytes: &[u8],
+        place: usize,
+        says_who: &BTreeSet<u32>,
+        found: &mut BTreeMap<u32, FoundEntries>,
+    ) {
+        let (slab, slot) = format::slot_at(&self.geometry, place);
+        let this = found.entry(slab).or_default();
+        if let Some((entry, sequence)) = format::decode_entry(bytes, self.id, place) {
+            let word = self.word(format::use_at(&self.geometry, slab, slot)).load(Ordering::Relaxed);
+            let (used, reads) = format::decode_use(word);
+            this.sealed.push(FoundEntry { slot, entry, sequence, used: used.max(sequence), reads });
+        }
+        this.held.extend(format::decode_holder(bytes).map(|holder| (slot, holder)));
+        // What an entry says of readers counts as long as its slab's word says that there are any.
+        let mapped = if says_who.contains(&slab) { format::decode_mapped(bytes) } else { Some(0) };
+        this.mapped.extend(self.readers_of(mapped).map(|reader| (slot, reader)));
     }
 }
 

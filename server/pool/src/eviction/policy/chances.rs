@@ -13,6 +13,7 @@
 
 use crate::eviction::policy::class::{KINDS, TRAITS, TRAITS_BY_AGE, VALUES, WaitClass};
 use crate::ids::Now;
+use crate::numbers::{Reader, Writer};
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,8 @@ const OCTAVE_RESTS: f32 = 2.0;
 const OWN_RESTS: f32 = 4.0;
 /// Evidence beyond which a weight does not settle further, so that it follows what changes.
 const EVIDENCE_MAX: f32 = 200.0;
+/// Evidence that no weight rests on, however many came at once.
+const WEIGHT_RESTS_MAX: f32 = 1e12;
 /// The least evidence that one observation is.
 const EVIDENCE_MIN: f32 = 0.002;
 /// How far one observation moves the sum, of the way that its weights would go by themselves.
@@ -210,6 +213,49 @@ impl Chances {
             }
             self.seen[of] = next;
         }
+    }
+
+    /// Writes the weights of the pool (none), or of one namespace by itself.
+    pub(crate) fn write(&self, ns: Option<u16>, into: &mut Writer) {
+        let weights = match ns {
+            None => {
+                self.seen.iter().for_each(|bucket| into.count(*bucket));
+                &self.pool
+            }
+            Some(ns) => self.own.get(usize::from(ns)).unwrap_or(const { &Vec::new() }),
+        };
+        into.count(weights.len());
+        for Weight { is, rests } in weights {
+            into.f32(*is);
+            into.f32(*rests);
+        }
+    }
+
+    /// Takes weights as they were written. None: they are not of this form, and nothing changes.
+    pub(crate) fn read(&mut self, ns: Option<u16>, from: &mut Reader<'_>) -> Option<()> {
+        let seen = match ns {
+            None => [from.count(BUCKETS - 1)?, from.count(BUCKETS - 1)?],
+            Some(_) => self.seen,
+        };
+        let count = from.count(CELLS)?;
+        let weight = |_| {
+            let (is, rests) = (from.f32()?, from.f32()?);
+            let fits = is.abs() <= WEIGHT_MAX && rests > 0.0 && rests <= WEIGHT_RESTS_MAX;
+            fits.then_some(Weight { is, rests })
+        };
+        let weights: Vec<Weight> = (0..count).map(weight).collect::<Option<_>>()?;
+        match ns {
+            None if count == CELLS => (self.pool, self.seen) = (weights, seen),
+            Some(ns) if count == CELLS || count == 0 => {
+                let ns = usize::from(ns);
+                if ns >= self.own.len() {
+                    self.own.resize_with(ns + 1, Vec::new);
+                }
+                self.own[ns] = weights;
+            }
+            _ => return None,
+        }
+        Some(())
     }
 
     /// Whether weights are within their bounds: every `step`th is looked at.

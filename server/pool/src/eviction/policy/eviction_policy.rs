@@ -4,6 +4,7 @@
 use crate::ids::Now;
 use crate::index::arena::Pages;
 use crate::index::list_id::{ListId, Position};
+use crate::numbers::{Reader, Writer};
 
 /// What a session's owner did, or said, at the end of a turn.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +78,12 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     fn session_gone(&mut self, _session: u32) {}
     /// Nothing is left of a namespace: what is learned at its place from now on is of another one.
     fn namespace_gone(&mut self, _ns: u16) {}
+    /// What it has learned of the pool (no namespace), or of one namespace by itself, for the next process.
+    fn write_learned(&self, _ns: Option<u16>, _into: &mut Writer) {}
+    /// Goes on from what an earlier process wrote. None: that is not of this policy, and nothing changes.
+    fn read_learned(&mut self, _ns: Option<u16>, _from: &mut Reader<'_>) -> Option<()> {
+        Some(())
+    }
     /// Whether what it keeps beside the lists adds up; an error names what does not.
     fn check(&self, _pages: &Pages) -> Result<(), String> {
         Ok(())

@@ -13,6 +13,8 @@
 //!                        victims
 //! ```
 
+mod check;
+
 use crate::eviction::policy::chances::{self, BUCKETS, Chances};
 use crate::eviction::policy::class::WaitClass;
 use crate::eviction::policy::eviction_policy::{EvictionPolicy, Newcomer, TurnFacts, row};
@@ -24,6 +26,7 @@ use crate::index::flags::VICTIM;
 use crate::index::list_id::{ListId, Position};
 use crate::index::lists::PageList;
 use crate::limits::{IN_TURN_MS_MAX, OUTRANK_MARGIN, OUTRANK_RETURNS_MIN, RUN_CHANGES_PER_TICK_MAX};
+use crate::numbers::{Reader, Writer};
 use std::collections::BTreeSet;
 
 /// Several sessions have used the page.
@@ -454,31 +457,21 @@ impl EvictionPolicy for Learned {
         }
     }
 
+    fn write_learned(&self, ns: Option<u16>, into: &mut Writer) {
+        into.u32(self.returns);
+        self.chances.write(ns, into);
+    }
+
+    fn read_learned(&mut self, ns: Option<u16>, from: &mut Reader<'_>) -> Option<()> {
+        let returns = from.u32()?;
+        self.chances.read(ns, from)?;
+        self.returns = self.returns.max(returns);
+        Some(())
+    }
+
     fn check(&self, pages: &Pages) -> Result<(), String> {
         self.chances.check(CHECKED_EVERY)?;
-        let mut members = vec![0; self.runs.len()];
-        for page in (0..pages.end()).filter(|page| pages[*page].is_used() && pages[*page].run != NONE) {
-            members[pages[page].run as usize] += 1;
-        }
-        for (at, run) in self.runs.iter().enumerate() {
-            let listed = run.lists[0].len + run.lists[1].len;
-            if run.members != members[at] || listed > run.members {
-                return Err(format!("run {at} has {} pages, {listed} listed: {run:?}", members[at]));
-            }
-            let waits = self.waiters.get(run.session as usize);
-            let waits = waits.is_some_and(|waiter| [waiter.run, waiter.left].contains(&(at as u32)));
-            if run.session != NONE && !waits {
-                return Err(format!("run {at} is of a session that waits elsewhere: {run:?}"));
-            }
-            if run.phase != Phase::Free
-                && run.members == 0
-                && run.session == NONE
-                && run.phase != Phase::Victims
-            {
-                return Err(format!("run {at} is lost: {run:?}"));
-            }
-        }
-        Ok(())
+        self.check_runs(pages)
     }
 
     fn namespace_gone(&mut self, ns: u16) {

@@ -8,6 +8,8 @@ use hashbrown::HashMap;
 pub(crate) struct Changes {
     /// Slots that hold something else than before, or are held by somebody else.
     pub(in crate::memory) slots: Vec<u32>,
+    /// Slots whose pages were used, in order, each with how often its page was read.
+    pub(in crate::memory) used: Vec<(u32, u8)>,
     /// Slabs that processes have mapped, or no longer have.
     pub(in crate::memory) slabs: Vec<u32>,
     /// Who may write a slot under a lease.

@@ -126,18 +126,26 @@ impl Slots {
     }
 
     /// Has one more slab leave: one without memory or pages at once, else the one that was used longest ago, one without
-    /// leased slots before others. False: enough are on their way, or there is none.
+    /// leased slots before others and before those that wait for what was found in them. False: enough are on their way, or
+    /// there is none.
     pub(crate) fn choose_leaving(&mut self) -> bool {
         if self.leaving.len() >= (self.surplus() as usize).min(LEAVING_SLABS_MAX) {
             return false;
         }
         let idle = |slab: &Slab| slab.used == 0 && slab.retired && !slab.absent;
         let without = self.slabs.iter().position(idle).map(|slab| slab as u32);
-        if let Some(slab) = without.or_else(|| self.empty.pop()).or_else(|| self.aside.pop()) {
+        let mut at_once = without.or_else(|| self.empty.pop());
+        let unleased = self.coldest(|slab| slab.leased == 0);
+        if at_once.is_none() && unleased.is_none() {
+            // What a process has mapped stays where it is.
+            let unseen = self.aside.iter().rposition(|slab| !self.slabs[*slab as usize].seen);
+            at_once = unseen.map(|at| self.aside.remove(at));
+        }
+        if let Some(slab) = at_once {
             self.leave(slab);
             return true;
         }
-        let found = self.coldest(|slab| slab.leased == 0).or_else(|| self.coldest(|_| true));
+        let found = unleased.or_else(|| self.coldest(|_| true));
         let found = found.map(|(slab, _)| slab).or_else(|| self.draining().map(|(slab, _)| slab));
         let Some(slab) = found.or_else(|| self.retired_in_use()) else { return false };
         if self.draining == slab {
@@ -239,6 +247,13 @@ impl Slots {
         (this.retired, this.absent, this.leaving) = (true, true, false);
         self.absent += 1;
         self.left.push(slab);
+    }
+
+    /// A slab without pages is not one of those of DRAM.
+    pub(crate) fn make_absent(&mut self, slab: u32, generation: u32) {
+        self.slabs[slab as usize] = Slab { generation, retired: true, absent: true, ..Slab::new() };
+        self.absent += 1;
+        self.wanted = self.present();
     }
 
     fn add_absent(&mut self) -> u32 {

@@ -1,6 +1,8 @@
 //! Distances counted by size. Owns: the buckets, eight to a doubling, and reading a share of them.
 //! Must not know: where distances come from.
 
+use crate::numbers::{Reader, Writer};
+
 /// Buckets in one doubling: a bucket is at most an eighth wide.
 const PER_DOUBLING: usize = 8;
 /// The largest distance told apart, in doublings of pages: 2^40 pages are more than any pool has.
@@ -54,6 +56,29 @@ impl Histogram {
             let each = self.references / self.weight;
             into.iter_mut().zip(&self.buckets).for_each(|(sum, bucket)| *sum += bucket * each);
         }
+    }
+
+    pub(super) fn write(&self, into: &mut Writer) {
+        into.f64(self.references);
+        into.f64(self.weight);
+        let filled = self.buckets.iter().enumerate().filter(|(_, weight)| **weight > 0.0);
+        into.count(filled.clone().count());
+        for (bucket, weight) in filled {
+            into.count(bucket);
+            into.f64(*weight);
+        }
+    }
+
+    /// References as they were written. None: they are not of this form.
+    pub(super) fn read(from: &mut Reader<'_>) -> Option<Histogram> {
+        let (references, weight) = (from.f64()?, from.f64()?);
+        let mut histogram = Histogram { references, weight, buckets: Vec::new() };
+        for _ in 0..from.count(BUCKETS)? {
+            histogram.buckets.resize(BUCKETS, 0.0);
+            let (bucket, weight) = (from.count(BUCKETS - 1)?, from.f64()?);
+            histogram.buckets[bucket] = weight;
+        }
+        (references >= 0.0 && weight >= 0.0 && histogram.is_sound()).then_some(histogram)
     }
 
     pub(super) fn bytes(&self) -> usize {

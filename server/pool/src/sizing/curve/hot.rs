@@ -5,7 +5,8 @@
 //! one instead. References are looked at now and then, at random, and counted by Misra and Gries: a page with
 //! more than one in `CANDIDATES_MAX` of them is always among the candidates.
 
-use crate::limits::{CURVE_HOT_CANDIDATES_MAX, CURVE_HOT_PAGES_MAX};
+use crate::limits::{CURVE_HOT_CANDIDATES_MAX, CURVE_HOT_PAGES_MAX, CURVE_SAMPLES_MAX};
+use crate::numbers::{Reader, Writer};
 
 /// One reference in so many is looked at, on average.
 const LOOK_EVERY: u64 = 32;
@@ -93,6 +94,44 @@ impl Hot {
         self.pages.iter_mut().for_each(|page| page.references *= factor);
         self.pages.retain(|page| page.references * SHARE_LEAST >= references);
         self.filter = self.pages.iter().fold(0, |filter, page| filter | 1 << (page.key & 63));
+    }
+
+    /// Writes the pages, each with how many keys are below its place, and those that may become it.
+    pub(super) fn write(&self, below: impl Fn(u32) -> usize, into: &mut Writer) {
+        into.count(self.pages.len());
+        for page in &self.pages {
+            into.u64(page.key);
+            into.count(below(page.place));
+            into.f64(page.references);
+        }
+        into.count(self.candidates.len());
+        for (key, count) in &self.candidates {
+            into.u64(*key);
+            into.u32(*count);
+        }
+        into.u32(self.looks);
+        into.u64(self.skip);
+        into.u64(self.dice);
+    }
+
+    /// The same as they were written, in a stack without gaps. None: they are not of this form.
+    pub(super) fn read(from: &mut Reader<'_>) -> Option<Hot> {
+        let mut hot = Hot::default();
+        for _ in 0..from.count(CURVE_HOT_PAGES_MAX)? {
+            let (key, place, references) =
+                (from.u64()?, from.count(CURVE_SAMPLES_MAX as usize)? as u32, from.f64()?);
+            if references < 0.0 || hot.find(key).is_some() {
+                return None;
+            }
+            hot.add(key, place);
+            hot.pages.last_mut()?.references = references;
+        }
+        for _ in 0..from.count(CURVE_HOT_CANDIDATES_MAX)? {
+            hot.candidates.push((from.u64()?, from.count(LOOKS_MAX as usize)? as u32));
+        }
+        hot.looks = from.count(LOOKS_MAX as usize)? as u32;
+        (hot.skip, hot.dice) = (from.u64()? % (2 * LOOK_EVERY), from.u64()?);
+        Some(hot)
     }
 
     pub(super) fn bytes(&self) -> usize {

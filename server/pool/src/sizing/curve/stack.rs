@@ -81,6 +81,11 @@ impl Stack {
         Some(self.keys[word * WORD + self.taken[word].trailing_zeros() as usize])
     }
 
+    /// All keys, the one used longest ago first.
+    pub(super) fn keys(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.next as u32).filter_map(|place| self.key(place))
+    }
+
     /// The key at a place.
     pub(super) fn key(&self, place: u32) -> Option<u64> {
         let place = place as usize;

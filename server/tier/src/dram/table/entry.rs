@@ -1,18 +1,18 @@
 //! What a slot table speaks of: the layout of slabs, what a slot holds, who writes it, and why a table is of no use. Owns: these
 //! words. Must not know: bytes, memory.
 
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, SLABS_MAX};
 use turnkv_proto::{BlockHash, NamespaceId};
 
 /// The version of the table's layout. Another one is never guessed at.
-pub const VERSION: u32 = 1 + cfg!(feature = "next-table") as u32;
+pub const VERSION: u32 = 2 + cfg!(feature = "next-table") as u32;
 
 /// How the slabs are laid out, as far as a table must agree with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of one slab.
     pub slab_bytes: u64,
-    /// Number of slabs.
+    /// Slabs that the table can speak of, whether they have memory or not.
     pub slab_count: u32,
     /// Entries of one slab: as many as its smallest slots.
     pub stride: u32,
@@ -75,13 +75,11 @@ pub enum Unfit {
     /// Its header does not verify.
     #[error("the slot table's header is damaged")]
     Damaged,
-    /// The slabs have another size or number now.
-    #[error("the kept memory has {slab_count} slabs of {slab_bytes} bytes, configured is something else")]
+    /// The slabs have another size now.
+    #[error("the kept memory is in slabs of {slab_bytes} bytes, configured is something else")]
     Geometry {
         /// Bytes of one of its slabs.
         slab_bytes: u64,
-        /// How many it has.
-        slab_count: u32,
     },
     /// The machine has booted since.
     #[error("the kept memory is of another boot of this machine")]
@@ -102,6 +100,14 @@ impl Geometry {
     #[must_use]
     pub fn new(slab_bytes: u64, slab_count: u32) -> Geometry {
         Geometry { slab_bytes, slab_count, stride: (slab_bytes / BLOCK_BYTES) as u32 }
+    }
+
+    /// The layout of as many slabs of a size as there can be: a slot's number has 32 bits, with the slab in it. It does not
+    /// depend on how many there are, so that these may become more and fewer.
+    #[must_use]
+    pub fn widest(slab_bytes: u64) -> Geometry {
+        let fit = (u64::from(u32::MAX) - 1) / (slab_bytes / BLOCK_BYTES).max(1);
+        Geometry::new(slab_bytes, fit.min(u64::from(SLABS_MAX)) as u32)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The slot table's bytes: a header, a word for each slab, an entry for each slot. Owns: offsets, sizes, seals. Must
-//! not know: memory, files, when an entry is written.
+//! The slot table's bytes: a header, words for each slab, an entry for each slot, a word of its use. Owns: offsets, sizes,
+//! seals. Must not know: memory, files, when an entry is written.
 //!
 //! Specified for readers in docs/reference/slot-table.md; all numbers are little-endian.
 
@@ -36,6 +36,17 @@ pub(super) const READERS_MAX: usize = 63;
 pub(super) const OTHERS: u64 = 1 << READERS_MAX;
 /// What a slab's word says when slots of it are mapped, and each of its entries says by whom.
 pub(super) const MAPPED: u64 = 2;
+
+/// Bytes of what is said of a slab.
+pub(super) const SLAB_WORDS_BYTES: usize = 24;
+/// Of these, which memory of the slab was made last: its generation << 32, and the complement of that. 0: none ever was.
+pub(super) const SLAB_GENERATION_AT: usize = 16;
+/// Bytes of the word of a slot's use.
+pub(super) const USE_BYTES: usize = 8;
+/// Where the order of the use begins in it, in bits: behind the count of reads and the check.
+const USE_ORDER_BIT: u32 = 16;
+/// The last order that a word has room for: later uses are told apart no more.
+const USE_ORDER_MAX: u64 = u64::MAX >> USE_ORDER_BIT;
 
 /// The seal of an entry; 0: there is none.
 pub(super) const SEAL_AT: usize = 0;
@@ -75,19 +86,70 @@ pub(super) fn entry_at(geometry: &Geometry, slab: u32, slot: u32) -> usize {
     entries_at(geometry) + position * ENTRY_BYTES
 }
 
-/// Where the word of a slab is; its complement follows.
+/// Where the slot is whose entry a place lies in.
+pub(super) fn slot_at(geometry: &Geometry, place: usize) -> (u32, u32) {
+    let position = (place - entries_at(geometry)) / ENTRY_BYTES;
+    let stride = geometry.stride as usize;
+    ((position / stride) as u32, (position % stride) as u32)
+}
+
+/// Where the words of a slab are: who has it mapped, with its complement, and its generation.
 pub(super) fn slab_at(slab: u32) -> usize {
-    HEADER_BYTES + slab as usize * 16
+    HEADER_BYTES + slab as usize * SLAB_WORDS_BYTES
 }
 
 /// Where entries begin: after the slabs' words.
 pub(super) fn entries_at(geometry: &Geometry) -> usize {
-    HEADER_BYTES + (geometry.slab_count as usize * 16).next_multiple_of(HEADER_BYTES)
+    HEADER_BYTES + (geometry.slab_count as usize * SLAB_WORDS_BYTES).next_multiple_of(HEADER_BYTES)
+}
+
+/// Where the word of a slot's use is: these words come after all entries.
+pub(super) fn use_at(geometry: &Geometry, slab: u32, slot: u32) -> usize {
+    let position = slab as usize * geometry.stride as usize + slot as usize;
+    entry_at(geometry, geometry.slab_count, 0) + position * USE_BYTES
 }
 
 /// Bytes of the whole table. Of these only what is written takes memory.
 pub(super) fn table_bytes(geometry: &Geometry) -> usize {
-    entry_at(geometry, geometry.slab_count, 0)
+    use_at(geometry, geometry.slab_count, 0)
+}
+
+/// The word of a slab's generation: one, so that it is written at once.
+pub(super) fn encode_generation(generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(!generation)
+}
+
+/// Which memory of a slab was made last, by the words of the slab; none: none ever was.
+///
+/// # Errors
+/// The word contradicts itself: nobody knows which memory of it others have.
+pub(super) fn decode_generation(words: &[u8]) -> Result<Option<u32>, Unfit> {
+    let word = u64::from_le_bytes(take(words, SLAB_GENERATION_AT));
+    let generation = (word >> 32) as u32;
+    match word {
+        0 => Ok(None),
+        word if word == encode_generation(generation) => Ok(Some(generation)),
+        _ => Err(Unfit::Damaged),
+    }
+}
+
+/// The word of a use: its order among all uses, how often the page was read, and a check of both.
+pub(super) fn encode_use(order: u64, reads: u8) -> u64 {
+    let word = order.min(USE_ORDER_MAX) << USE_ORDER_BIT | u64::from(reads) << 8;
+    word | u64::from(use_check(word))
+}
+
+/// The order of a use and the reads, by its word. A damaged word says nothing, like one that was never written.
+pub(super) fn decode_use(word: u64) -> (u64, u8) {
+    match word as u8 == use_check(word) {
+        true => (word >> USE_ORDER_BIT, (word >> 8) as u8),
+        false => (0, 0),
+    }
+}
+
+/// A word of zeros does not fit its check.
+fn use_check(word: u64) -> u8 {
+    (word >> 8).to_le_bytes().iter().fold(0x5A, |check: u8, byte| check.rotate_left(1) ^ byte)
 }
 
 /// The header of a table.
@@ -119,6 +181,33 @@ pub(super) fn decode_header(
     boot: [u8; 16],
     user: u32,
 ) -> Result<u64, Unfit> {
+    check_header(bytes)?;
+    let found = Geometry {
+        slab_bytes: u64::from_le_bytes(take(bytes, SLAB_BYTES_AT)),
+        slab_count: u32::from_le_bytes(take(bytes, SLAB_COUNT_AT)),
+        stride: u32::from_le_bytes(take(bytes, STRIDE_AT)),
+    };
+    let entry_bytes = u32::from_le_bytes(take(bytes, ENTRY_BYTES_AT));
+    if found != *geometry || entry_bytes as usize != ENTRY_BYTES {
+        return Err(Unfit::Geometry { slab_bytes: found.slab_bytes });
+    }
+    if take::<16>(bytes, BOOT_AT) != boot {
+        return Err(Unfit::Boot);
+    }
+    let owner = u32::from_le_bytes(take(bytes, USER_AT));
+    if owner != user {
+        return Err(Unfit::User { user: owner });
+    }
+    Ok(u64::from_le_bytes(take(bytes, TABLE_ID_AT)))
+}
+
+/// Bytes of the slabs that a table speaks of, if its header is of this layout.
+pub(super) fn decode_slab_bytes(bytes: &[u8]) -> Result<u64, Unfit> {
+    check_header(bytes)?;
+    Ok(u64::from_le_bytes(take(bytes, SLAB_BYTES_AT)))
+}
+
+fn check_header(bytes: &[u8]) -> Result<(), Unfit> {
     if bytes.len() < HEADER_USED_BYTES {
         return Err(Unfit::Short);
     }
@@ -132,23 +221,7 @@ pub(super) fn decode_header(
     if u64::from_le_bytes(take(bytes, CHECK_AT)) != checksum_of(&bytes[..CHECK_AT], 0, 0) {
         return Err(Unfit::Damaged);
     }
-    let found = Geometry {
-        slab_bytes: u64::from_le_bytes(take(bytes, SLAB_BYTES_AT)),
-        slab_count: u32::from_le_bytes(take(bytes, SLAB_COUNT_AT)),
-        stride: u32::from_le_bytes(take(bytes, STRIDE_AT)),
-    };
-    let entry_bytes = u32::from_le_bytes(take(bytes, ENTRY_BYTES_AT));
-    if found != *geometry || entry_bytes as usize != ENTRY_BYTES {
-        return Err(Unfit::Geometry { slab_bytes: found.slab_bytes, slab_count: found.slab_count });
-    }
-    if take::<16>(bytes, BOOT_AT) != boot {
-        return Err(Unfit::Boot);
-    }
-    let owner = u32::from_le_bytes(take(bytes, USER_AT));
-    if owner != user {
-        return Err(Unfit::User { user: owner });
-    }
-    Ok(u64::from_le_bytes(take(bytes, TABLE_ID_AT)))
+    Ok(())
 }
 
 /// What the seal of an entry covers.

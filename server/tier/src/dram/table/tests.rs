@@ -36,7 +36,11 @@ fn again(table: &SlotTable) -> OwnedFd {
 }
 
 fn read(table: &SlotTable) -> Result<Vec<FoundEntries>, Unfit> {
-    SlotTable::open(again(table), geometry(), BOOT, USER).map(|(_, found)| found)
+    SlotTable::open(again(table), geometry(), BOOT, USER).map(|(_, found)| of_each(found))
+}
+
+fn of_each(mut found: BTreeMap<u32, FoundEntries>) -> Vec<FoundEntries> {
+    (0..3).map(|slab| found.remove(&slab).unwrap_or_default()).collect()
 }
 
 fn reader(number: u32) -> Holder {
@@ -50,6 +54,10 @@ enum Step {
     Hold(u32, u32, Option<u32>),
     /// A slot, and the readers that have it mapped, as bits of a word.
     Map(u32, u32, u8),
+    /// A slot that is used, and how often it was read.
+    Touch(u32, u32, u8),
+    /// A slab that begins with memory of a generation.
+    Begin(u32, u32),
 }
 
 fn arb_step() -> impl Strategy<Value = Step> {
@@ -59,6 +67,8 @@ fn arb_step() -> impl Strategy<Value = Step> {
         place().prop_map(|(slab, slot)| Step::Void(slab, slot)),
         (place(), proptest::option::of(1u32..9)).prop_map(|((slab, slot), pid)| Step::Hold(slab, slot, pid)),
         (place(), 0u8..16).prop_map(|((slab, slot), readers)| Step::Map(slab, slot, readers)),
+        (place(), 0u8..128).prop_map(|((slab, slot), reads)| Step::Touch(slab, slot, reads)),
+        (0u32..3, any::<u32>()).prop_map(|(slab, generation)| Step::Begin(slab, generation)),
     ]
 }
 
@@ -67,12 +77,27 @@ struct Model {
     sealed: BTreeMap<(u32, u32), SlotEntry>,
     held: BTreeMap<(u32, u32), Holder>,
     mapped: BTreeMap<(u32, u32), Vec<Holder>>,
+    /// When each slot was sealed or used last, and its reads.
+    used: BTreeMap<(u32, u32), (usize, u8)>,
+    generations: BTreeMap<u32, u32>,
+    steps: usize,
 }
 
 impl Model {
     fn step(&mut self, table: &mut SlotTable, step: Step) {
+        self.steps += 1;
         match step {
+            Step::Touch(slab, slot, reads) => {
+                table.touch(slab, slot, reads);
+                self.used.insert((slab, slot), (self.steps, reads));
+            }
+            Step::Begin(slab, generation) => {
+                table.begin_slab(slab, generation);
+                self.generations.insert(slab, generation);
+            }
             Step::Seal(slab, slot, number) => {
+                let reads = self.used.get(&(slab, slot)).map_or(0, |(_, reads)| *reads);
+                self.used.insert((slab, slot), (self.steps, reads));
                 table.seal(slab, slot, &entry(number, 7));
                 self.sealed.insert((slab, slot), entry(number, 7));
             }
@@ -100,8 +125,7 @@ impl Model {
 
     fn check(&self, found: &[FoundEntries]) {
         let of = |slab: usize| {
-            let sealed =
-                found[slab].sealed.iter().map(move |(slot, entry, _)| ((slab as u32, *slot), *entry));
+            let sealed = found[slab].sealed.iter().map(move |found| ((slab as u32, found.slot), found.entry));
             let held = found[slab].held.iter().map(move |(slot, holder)| ((slab as u32, *slot), *holder));
             (sealed, held)
         };
@@ -116,6 +140,18 @@ impl Model {
         }
         mapped.values_mut().for_each(|readers| readers.sort_unstable());
         assert_eq!(mapped, self.mapped);
+        let generations = (0..).zip(found).filter_map(|(slab, found)| Some((slab, found.generation?)));
+        assert_eq!(generations.collect::<BTreeMap<u32, u32>>(), self.generations);
+        let of_slab = |(slab, found): (u32, &FoundEntries)| {
+            found.sealed.iter().map(|one| (one.used, (slab, one.slot), one.reads)).collect::<Vec<_>>()
+        };
+        let mut order: Vec<_> = (0..).zip(found).flat_map(of_slab).collect();
+        order.sort_unstable();
+        let order: Vec<_> = order.into_iter().map(|(_, slot, reads)| (slot, reads)).collect();
+        let mut expected: Vec<_> = self.sealed.keys().map(|slot| (self.used[slot], *slot)).collect();
+        expected.sort_unstable();
+        let expected: Vec<_> = expected.into_iter().map(|((_, reads), slot)| (slot, reads)).collect();
+        assert_eq!(order, expected, "slots by when they were used");
     }
 }
 
@@ -129,11 +165,11 @@ proptest! {
         }
         // The next process goes on with it, and the one after that finds what both wrote.
         let (mut next, found) = SlotTable::open(again(&table), geometry(), BOOT, USER).unwrap();
-        model.check(&found);
+        model.check(&of_each(found));
         model.step(&mut next, Step::Seal(2, 15, 99));
         model.check(&read(&next).unwrap());
-        let latest = read(&next).unwrap()[2].sealed.iter().map(|(_, _, sequence)| *sequence).max();
-        prop_assert!(read(&next).unwrap().iter().flat_map(|slab| &slab.sealed).all(|(_, _, other)| Some(*other) <= latest));
+        let latest = read(&next).unwrap()[2].sealed.iter().map(|found| found.sequence).max();
+        prop_assert!(read(&next).unwrap().iter().flat_map(|slab| &slab.sealed).all(|other| Some(other.sequence) <= latest));
     }
 
     #[test]
@@ -150,8 +186,8 @@ proptest! {
             rustix::io::pread(table.fd(), &mut byte, at as u64).unwrap();
             rustix::io::pwrite(table.fd(), &[byte[0] ^ 1 << (bit % 8)], at as u64).unwrap();
         }
-        for (slot, found, _) in &read(&table).unwrap()[1].sealed {
-            prop_assert_eq!(found, &entry(*slot as u8, 2));
+        for found in &read(&table).unwrap()[1].sealed {
+            prop_assert_eq!(found.entry, entry(found.slot as u8, 2));
         }
     }
 
@@ -179,19 +215,42 @@ fn an_entry_counts_only_at_its_place_of_its_table() {
 }
 
 #[test]
+fn a_damaged_generation_is_no_table_and_a_damaged_use_is_none() {
+    let mut table = table();
+    table.begin_slab(1, 7);
+    table.seal(1, 3, &entry(4, 7));
+    let sealed = read(&table).unwrap()[1].sealed[0].used;
+    table.touch(1, 3, 9);
+    let found = read(&table).unwrap()[1].sealed[0];
+    assert!(found.used > sealed && found.reads == 9, "{found:?}");
+    let flip = |at: usize| {
+        let mut byte = [0];
+        rustix::io::pread(table.fd(), &mut byte, at as u64).unwrap();
+        rustix::io::pwrite(table.fd(), &[byte[0] ^ 4], at as u64).unwrap();
+    };
+    flip(format::use_at(&geometry(), 1, 3) + 3);
+    let found = read(&table).unwrap()[1].sealed[0];
+    assert_eq!((found.used, found.reads), (sealed, 0), "as if it had not been used");
+    flip(format::slab_at(1) + SLAB_GENERATION_AT + 5);
+    assert_eq!(read(&table).unwrap_err(), Unfit::Damaged);
+}
+
+#[test]
 fn what_does_not_fit_says_so() {
     let table = table();
     let open =
         |geometry, boot, user| SlotTable::open(again(&table), geometry, boot, user).map(|_| ()).unwrap_err();
+    assert_eq!(SlotTable::slab_bytes_of(table.fd()), Ok(64 << 10));
     assert_eq!(open(geometry(), [4; 16], USER), Unfit::Boot);
     assert_eq!(open(geometry(), BOOT, USER + 1), Unfit::User { user: USER });
-    let found = Unfit::Geometry { slab_bytes: 64 << 10, slab_count: 3 };
+    let found = Unfit::Geometry { slab_bytes: 64 << 10 };
     assert_eq!(open(Geometry::new(64 << 10, 4), BOOT, USER), found);
     assert_eq!(open(Geometry::new(128 << 10, 3), BOOT, USER), found);
-    rustix::io::pwrite(table.fd(), &2u32.to_le_bytes(), 8).unwrap();
-    assert_eq!(open(geometry(), BOOT, USER), Unfit::Version { version: 2 });
+    rustix::io::pwrite(table.fd(), &1u32.to_le_bytes(), 8).unwrap();
+    assert_eq!(open(geometry(), BOOT, USER), Unfit::Version { version: 1 });
     rustix::io::pwrite(table.fd(), b"x", 0).unwrap();
     assert_eq!(open(geometry(), BOOT, USER), Unfit::NoTable);
+    assert_eq!(SlotTable::slab_bytes_of(table.fd()), Err(Unfit::NoTable));
 }
 
 #[test]
@@ -222,7 +281,7 @@ fn what_is_never_touched_takes_no_memory_and_places_outside_are_nobodys() {
     table.seal(16, 0, &entry(1, 0));
     table.void(0, large.stride);
     let (_, found) = SlotTable::open(again(&table), large, BOOT, USER).unwrap();
-    assert_eq!(found.iter().map(|slab| slab.sealed.len()).sum::<usize>(), 1);
+    assert_eq!(found.values().map(|slab| slab.sealed.len()).sum::<usize>(), 1);
     let taken = rustix::fs::fstat(table.fd()).unwrap().st_blocks * 512;
     assert!(taken <= 16 << 10, "{taken} bytes are taken");
 }
@@ -236,7 +295,7 @@ fn the_documented_offsets_are_these() {
         (format::VERSION_AT, "format version"),
         (format::ENTRY_BYTES_AT, "bytes of an entry"),
         (format::SLAB_BYTES_AT, "bytes of a slab"),
-        (format::SLAB_COUNT_AT, "number of slabs"),
+        (format::SLAB_COUNT_AT, "slabs that it can speak of"),
         (format::STRIDE_AT, "stride"),
         (format::BOOT_AT, "boot id"),
         (format::USER_AT, "user of the server"),
@@ -261,7 +320,8 @@ fn the_documented_offsets_are_these() {
         (format::LIBRARY_AT, "library"),
         (format::HOLDER_AT, "holder"),
     ];
-    for (name, fields) in [("header", &header[..]), ("entry", &entry[..])] {
+    let slab = [(0, "mapped"), (8, "complement"), (format::SLAB_GENERATION_AT, "generation")];
+    for (name, fields) in [("header", &header[..]), ("slab", &slab[..]), ("entry", &entry[..])] {
         let (_, table) = doc.split_once(&format!("<!-- offsets: {name} -->")).unwrap();
         let rows: Vec<&str> = table.lines().skip(3).take_while(|line| line.starts_with('|')).collect();
         for (at, field) in fields {
@@ -269,6 +329,11 @@ fn the_documented_offsets_are_these() {
             assert!(rows.iter().filter(fits).count() == 1, "{name}: {field} at {at}");
         }
     }
-    assert!(doc.contains(&format!("{ENTRY_BYTES} bytes a slot")) && doc.contains("bytes 8..144"));
+    let sizes = [
+        format!("{ENTRY_BYTES} bytes a slot"),
+        format!("{SLAB_WORDS_BYTES} bytes a slab"),
+        format!("{} bytes a slot", format::USE_BYTES),
+    ];
+    assert!(sizes.iter().all(|size| doc.contains(size)) && doc.contains("bytes 8..144"));
     assert_eq!((format::BODY_AT, format::BODY_AT + format::BODY_WORDS * 8), (8, 144));
 }
