@@ -73,7 +73,7 @@ class TurnKV(System):
         config = self.folder / "turnkv.toml"
         config.write_text(
             f'listen = "unix:{self.folder}/turnkv.sock"\n[dram]\nbytes = "{MEMORY_BYTES >> 20}MiB"\n'
-            f'[nvme]\npath = "{self.files}"\nbytes = "{DISK_BYTES >> 20}MiB"\n'
+            f'[nvme]\npath = "{self.files}"\nbytes = "{DISK_BYTES >> 20}MiB"\n[keep]\ndram = "off"\n'
         )
         server = os.environ.get("TURNKV_SERVER", str(ROOT / "target/release/turnkv"))
         with running([server, "serve", "--config", str(config)], self.folder / "server.log"):

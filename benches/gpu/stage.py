@@ -242,7 +242,7 @@ class Served:
         if nvme_bytes:
             (folder / "nvme").mkdir()
             text += f'[nvme]\npath = "{folder}/nvme"\nbytes = "{nvme_bytes >> 20}MiB"\n'
-        text += "[limits]\nclient_slots_percent = 100\n"
+        text += '[limits]\nclient_slots_percent = 100\n[keep]\ndram = "off"\n'
         (folder / "turnkv.toml").write_text(text)
         self.door = turnkv.Pool(f"unix:{folder}/turnkv.sock", call_ms=30_000)
         self._process: subprocess.Popen[bytes] | None = None

@@ -22,6 +22,8 @@ SPARE_BYTES = 1 << 30
 
 CONFIG = """listen = "unix:{folder}/s.sock"
 tcp = "127.0.0.1:{port}"
+[keep]
+dram = "off"
 [dram]
 bytes = {dram}
 """

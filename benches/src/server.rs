@@ -193,7 +193,8 @@ fn configuration(folder: &Path, budget: Budget) -> String {
     if budget.archive {
         writeln!(text, "[archive]\nplace = \"{}\"", archive(folder).display()).unwrap_or_default();
     }
-    text
+    // Its memory is free as soon as it has ended, for the next one.
+    text + "[keep]\ndram = \"off\"\n"
 }
 
 #[cfg(test)]

@@ -168,7 +168,8 @@ impl Embedded {
             let path = quoted(&self.nvme_dir.display().to_string());
             text += &format!("\n[nvme]\npath = {path}\nbytes = \"{}MiB\"\n", self.settings.nvme_bytes >> 20);
         }
-        text
+        // It is found again by the client whose call met its end, or not at all.
+        text + "\n[keep]\nwithout_server_ms = 5000\n"
     }
 
     fn find_server(&self) -> Result<PathBuf> {

@@ -26,8 +26,7 @@ metrics = "127.0.0.1:{port}"
 bytes = "{dram}"
 
 [keep]
-dram = "auto" # DRAM outlives kill -9
-without_server_ms = 5000
+without_server_ms = 5000 # DRAM outlives kill -9, for so long without a server
 
 [nvme]
 path = "{folder}/nvme"

@@ -50,7 +50,7 @@ class Server:
         slab: str | None = None,
         archive: pathlib.Path | str | None = None,
         archive_keys: str = "",
-        keep: str | None = None,
+        keep: str = "off",
     ) -> None:
         self.folder, self.process = folder, None
         self.prefix: list[str] = []
@@ -66,8 +66,8 @@ class Server:
             if isinstance(archive, pathlib.Path):
                 archive.mkdir(exist_ok=True)
             text += f'[archive]\nplace = "{archive}"\n{archive_keys}'
-        if keep:
-            text += f'[keep]\ndram = "{keep}"\n'
+        # Off for the reason that tests/src/server.rs gives.
+        text += f'[keep]\ndram = "{keep}"\n'
         self.config.write_text(text)
         self.address = f"unix:{folder}/turnkv.sock"
 

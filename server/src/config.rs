@@ -26,9 +26,10 @@ use archive::ArchiveFile;
 pub(crate) use archived::{ArchivedSessions, SessionsConfig};
 use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
+use bytes::{GIB, MIB};
 pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};
-pub(crate) use dram::Dram;
 use dram::DramFile;
+pub(crate) use dram::{DRAM_BYTES_MIN, Dram};
 pub(crate) use error::ConfigError;
 use keep::KeepFile;
 pub(crate) use keep::{Keep, KeepDram};
@@ -217,12 +218,6 @@ pub(crate) struct Limits {
     pub(crate) remote_inflight_bytes: u64,
     pub(crate) durable_ms: u64,
 }
-
-/// The least page memory.
-pub(crate) const DRAM_BYTES_MIN: u64 = 16 * MIB;
-
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
 
 /// Reads and checks a file; without one, the defaults.
 pub(crate) fn load(path: Option<&Path>) -> Result<Settings, ConfigError> {

@@ -92,7 +92,6 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     make_place(&start.settings.socket)?;
     let place = take_place(&start.settings)?;
     let (settings, is_private) = (start.settings.clone(), start.idle.is_some());
-    let keeper = move |settings: &Settings| if is_private { None } else { keeper(settings) };
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings, keeper)).await??;
     // What is kept may have slabs of another size.
     start.settings.dram = engine.settings.dram.clone();
@@ -126,6 +125,9 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
         reason = signals.end(nobody, &mut endings) => reason?,
     };
     leave(&house.engine, doors, &stop, reason).await?;
+    if is_private {
+        free_kept(&house.engine);
+    }
     Ok(Left::Gone)
 }
 
@@ -149,6 +151,15 @@ async fn leave(
     shut(engine);
     tracing::info!("left");
     Ok(())
+}
+
+/// A private pool's memory is kept over its server's crash, and not over its end: whoever used it is gone.
+fn free_kept(engine: &Engine) {
+    let Some(keeper) = engine.keeper() else { return };
+    let freed = keeper.names().iter().try_for_each(|name| keeper.drop_kept(name));
+    if let Err(error) = freed {
+        tracing::warn!(%error, "memory stays taken until its keeper ends");
+    }
 }
 
 /// What is left to a program that takes this one's place.

@@ -69,6 +69,8 @@ fn the_first_pool_works_as_pasted() -> Result<()> {
     // The page's own folder and port may be somebody's: the test takes others, and nothing else.
     let here = |text: String| text.replace(FOLDER, &folder.path().display().to_string());
     let config = here(block(&page, "config")?).replace("127.0.0.1:9464", "127.0.0.1:0");
+    // What is kept of it is free soon after.
+    let config = config + "\n[keep]\nwithout_server_ms = 1000\n";
     std::fs::write(folder.path().join("turnkv.toml"), config)?;
     let commands =
         |name| -> Result<Vec<String>> { Ok(here(block(&page, name)?).lines().map(str::to_owned).collect()) };

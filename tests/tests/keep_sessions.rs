@@ -102,7 +102,7 @@ async fn without_the_pages_there_are_no_sessions_either() -> Result<()> {
     turn(&user, "chat-0", &chain(1, 4), 0).await?;
     tokio::time::sleep(SAVED).await;
     server.kill()?;
-    server.restart_with(Setup { dram_mib: 48, ..setup() })?;
+    server.restart_with(Setup { dram: "slab_bytes = \"8MiB\"\n".to_owned(), ..setup() })?;
     ensure!(sessions(&connect(&server).await?).await?.is_empty());
     Ok(())
 }

@@ -10,7 +10,7 @@ fn embedded(dir: &Path) -> Embedded {
 fn the_configuration_is_what_the_server_reads() {
     let pool = embedded(Path::new("/tmp/a \"b\\c"));
     let expected = "listen = \"unix:/tmp/a \\\"b\\\\c/turnkv.sock\"\n\n[dram]\nbytes = \"256MiB\"\n\n\
-                    [nvme]\npath = \"/tmp/a \\\"b\\\\c/nvme\"\nbytes = \"2048MiB\"\n";
+                    [nvme]\npath = \"/tmp/a \\\"b\\\\c/nvme\"\nbytes = \"2048MiB\"\n\n[keep]\nwithout_server_ms = 5000\n";
     assert_eq!(pool.toml(), expected);
     let settings = EmbeddedConfig { nvme_bytes: 0, dir: Some("/tmp/x".into()), ..EmbeddedConfig::default() };
     assert!(!Embedded::new(&settings).unwrap().toml().contains("nvme"));

@@ -17,6 +17,9 @@ pub(crate) enum NotASize {
     TooLarge(String),
 }
 
+pub(super) const MIB: u64 = 1 << 20;
+pub(super) const GIB: u64 = 1 << 30;
+
 const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
 
 impl std::str::FromStr for Bytes {

@@ -2,9 +2,12 @@
 //! how memory is had.
 
 use super::bounds::bad;
-use super::bytes::Bytes;
-use super::{ConfigError, DRAM_BYTES_MIN, GIB, MIB};
+use super::bytes::{Bytes, GIB, MIB};
+use super::error::ConfigError;
 use serde::{Deserialize, Serialize};
+
+/// The least page memory.
+pub(crate) const DRAM_BYTES_MIN: u64 = 16 * MIB;
 
 /// `[dram]`
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]

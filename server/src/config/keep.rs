@@ -10,8 +10,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct KeepFile {
-    /// Who keeps DRAM while no server runs: `off` (default): nobody, so each start begins with empty DRAM; `auto`: a process beside
-    /// the server, `turnkv keep`. A private pool keeps nothing.
+    /// Who keeps DRAM while no server runs: `auto` (default): a process beside the server, `turnkv keep`; `off`: nobody, so each
+    /// start begins with empty DRAM.
     dram: Option<KeepDram>,
     /// How long DRAM is kept without a server, ms; default 60000, 1000 to 86400000. Then its memory is free.
     without_server_ms: Option<u64>,
@@ -47,7 +47,7 @@ impl Keep {
         let ms = within("keep.without_server_ms", file.without_server_ms, 60_000, 1_000, 86_400_000)?;
         let without_server = Duration::from_millis(ms);
         let start = Duration::from_millis(within("keep.start_ms", file.start_ms, 300_000, 1_000, 3_600_000)?);
-        Ok(Keep { dram: file.dram.unwrap_or(KeepDram::Off), without_server, start })
+        Ok(Keep { dram: file.dram.unwrap_or(KeepDram::Auto), without_server, start })
     }
 
     /// Nothing is kept: what a simulated server has.

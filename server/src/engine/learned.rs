@@ -2,25 +2,11 @@
 //! read, and how much of it at a time. Must not know: what it means (the pool does), rows.
 
 use super::Engine;
+use super::learner::LearnedSaves;
 use crate::catalog::Catalog;
 use crate::limits::{LEARNED_EVERY_FLUSHES, LEARNED_NAMESPACES_MAX, LEARNED_PER_FLUSH};
-use std::collections::BTreeMap;
 use turnkv_pool::NamespaceIndex;
-use turnkv_proto::NamespaceId;
 use turnkv_transfer::checksum;
-
-/// What is saved of it, and what comes next.
-#[derive(Default)]
-pub(super) struct LearnedSaves {
-    /// What was learned before was read, or nothing is: from then on it may be written over.
-    loaded: bool,
-    /// Flushes since the last save.
-    flushes: u32,
-    /// Of the open namespaces, the one that comes next.
-    next: usize,
-    /// Checksums of what is saved: what did not change is not written. Bounded by [`LEARNED_NAMESPACES_MAX`], and one more.
-    saved: BTreeMap<Option<NamespaceId>, u64>,
-}
 
 impl Engine {
     /// The pool goes on from what was learned of a namespace that was just opened, or of all of them (none), before its pages are

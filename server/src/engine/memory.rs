@@ -3,7 +3,7 @@
 
 use super::clients::{Ghost, random_u64};
 use super::outliving::{CATALOG_NAME, Outliving, SlotTableWriter, TABLE_NAME};
-use super::start_plan::StartPlan;
+use super::start_plan::{BegunSlab, StartPlan};
 use crate::config::{Bytes, Dram, Settings};
 use crate::keep::link::Kept;
 use anyhow::Context;
@@ -11,7 +11,6 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
-use turnkv_pool::FoundSlab;
 use turnkv_tier::dram::table::{Geometry, SlotTable, Unfit};
 use turnkv_tier::dram::{DramConfig, DramTier, SlabStart};
 use turnkv_transfer::HugePages;
@@ -26,17 +25,6 @@ pub(crate) struct Memory {
     pub(crate) ghosts: Vec<Ghost>,
     /// What makes it outlive this process; none: it does not.
     pub(crate) outliving: Option<(Outliving, SlotTableWriter)>,
-}
-
-/// A slab at a start.
-#[derive(Default)]
-pub(crate) struct BegunSlab {
-    /// Of its memory, or of the last that it had.
-    pub(crate) generation: u32,
-    /// Whether it has memory.
-    pub(crate) present: bool,
-    /// What was found in it.
-    pub(crate) found: Option<FoundSlab>,
 }
 
 impl Memory {
@@ -72,8 +60,12 @@ pub(super) fn follow_kept(dram: &mut Dram, kept: &Kept) {
     // One that is of no use is refused, and said to be, when it is to be taken over.
     let Some(Ok(slab_bytes)) = table.map(|fd| SlotTable::slab_bytes_of(fd.as_fd())) else { return };
     let (slab_bytes, bytes) = (Bytes(slab_bytes), dram.bytes);
-    if let Ok(checked) = Dram::with_slabs(bytes, slab_bytes) {
-        (dram.slab_bytes, dram.bytes) = checked;
+    match Dram::with_slabs(bytes, slab_bytes) {
+        Ok((slab, whole)) if whole / slab <= u64::from(Geometry::widest(slab).slab_count) => {
+            (dram.slab_bytes, dram.bytes) = (slab, whole);
+        }
+        // There cannot be so many of them, or so few: what is kept is of no use.
+        _ => {}
     }
 }
 
@@ -139,9 +131,16 @@ fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memor
         }
         Err(error) => return Err(error),
     };
-    let table = match plan.table.take() {
-        Some(table) => table,
-        None => SlotTable::create(geometry, boot, user, random_u64()?).context("the slot table")?,
+    let made = match plan.table.take() {
+        Some(table) => Ok(table),
+        None => SlotTable::create(geometry, boot, user, random_u64()?),
+    };
+    let table = match made {
+        Ok(table) => table,
+        Err(error) => {
+            tracing::warn!(%error, "nobody keeps DRAM for the next start: there is no slot table");
+            return Ok(Memory::of_this_process(dram));
+        }
     };
     let (slabs, found_shards) = (plan.found(), plan.shards());
     if slabs > 0 {

@@ -6,7 +6,7 @@
 //! - [`state`]: what an engine has; [`decide`]: the lock; [`refusal`]: what the pool refuses
 //! - [`start`]: assembles the tiers, recovers, loads the catalog; [`check_start`]: whether another one could
 //! - [`namespace`]: opens and finds namespaces; [`restore`], [`save`]: sessions and pins across restarts; [`learned`]: what
-//!   policy and curves know
+//!   policy and curves know; [`learner`]: how far that is saved
 //! - [`lookup`], [`offload`], [`reload`]: the verbs on pages; [`hold`]: those on slots that a client maps; [`inline`]: those whose
 //!   pages travel in a stream; [`remote`]: those whose pages go over the rails of
 //!   another host, [`remotes`]: who is there, and what is under way to them
@@ -42,6 +42,7 @@ pub(crate) mod inline;
 #[cfg(feature = "simulation")]
 pub(crate) mod inspect;
 mod learned;
+mod learner;
 pub(crate) mod lookup;
 mod make_durable;
 pub(crate) mod memory;

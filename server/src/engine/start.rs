@@ -2,10 +2,11 @@
 //! network.
 
 use super::clients::{Clients, Ghost};
-use super::memory::{BegunSlab, Memory};
+use super::memory::Memory;
 use super::outliving::{Outliving, SlotTableWriter};
 use super::place::place;
 use super::remotes::nics::Nics;
+use super::start_plan::BegunSlab;
 use super::{Core, Engine, clients, durable, memory, metrics, promotions, remotes, slabs};
 use crate::catalog::{Catalog, CatalogMemory, Owner};
 use crate::clock::Clock;

@@ -2,7 +2,6 @@
 //! which have no memory, and who may still write or look at what. Must not know: who keeps descriptors, how memory is made.
 
 use super::clients::{EPHEMERAL, Ghost, LeftSlots, random_u64};
-use super::memory::BegunSlab;
 use super::outliving::{CATALOG_NAME, TABLE_NAME, slab_name, slab_of_name};
 use crate::limits::CLIENTS_MAX;
 use std::collections::BTreeMap;
@@ -12,6 +11,17 @@ use turnkv_pool::{ClientId, FoundSlab, FoundSlot};
 use turnkv_tier::dram::table::{FoundEntries, FoundEntry, Holder, SlotTable};
 use turnkv_tier::dram::{SlabMemory, SlabStart};
 use turnkv_transfer::Process;
+
+/// A slab at a start.
+#[derive(Default)]
+pub(crate) struct BegunSlab {
+    /// Of its memory, or of the last that it had.
+    pub(crate) generation: u32,
+    /// Whether it has memory.
+    pub(crate) present: bool,
+    /// What was found in it.
+    pub(crate) found: Option<FoundSlab>,
+}
 
 /// What begins each slab, and whose its slots are.
 #[derive(Default)]

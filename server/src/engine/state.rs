@@ -4,7 +4,7 @@
 use super::archived::Archived;
 use super::clients::Clients;
 use super::durable::DurableWaits;
-use super::learned::LearnedSaves;
+use super::learner::LearnedSaves;
 use super::metrics::Metrics;
 use super::outliving::{Outliving, SlotTableWriter};
 use super::promotions::Waiters;

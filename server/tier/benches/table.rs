@@ -28,8 +28,9 @@ fn main() {
         table.void(slab, slot);
         table.hold(slab, slot, None);
     });
+    let used = measure(|slab, slot| table.touch(slab, slot, 3));
     println!("| a slot is | ns |\n|---|---|");
-    for (what, took) in [("granted", grant), ("filled", commit), ("given up", evict)] {
+    for (what, took) in [("granted", grant), ("filled", commit), ("given up", evict), ("used", used)] {
         println!("| {what} | {:.0} |", took.as_nanos() as f64 / f64::from(SLOTS));
     }
 }
