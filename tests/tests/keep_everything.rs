@@ -105,7 +105,9 @@ async fn read(address: String, told: Arc<Told>) -> Result<()> {
         match at % 4 {
             0 => drop(user.namespace.prefetch(&name(seed)).await),
             1 => drop(user.namespace.pin(&chain(seed, PAGES)[..2], 1_000).await),
-            _ => drop(unless_wrong(user.reload(&chain(seed, PAGES)).await)?),
+            _ => {
+                unless_wrong(user.reload(&chain(seed, PAGES)).await)?;
+            }
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -156,13 +158,14 @@ impl Held {
 async fn kills_in_the_middle_of_everything_lose_nothing_and_mix_nothing_up() -> Result<()> {
     // Which pages are in DRAM is known where those used last are; the usual policy has its own reasons.
     for (policy, last_in_dram) in [("lru", true), ("session", false)] {
-        live_through_kills(policy, last_in_dram).await.with_context(|| format!("policy {policy}"))?;
+        let lived = live_through_kills(policy, last_in_dram).await;
+        println!("{policy}: {}", lived.with_context(|| format!("policy {policy}"))?);
     }
     Ok(())
 }
 
-async fn live_through_kills(policy: &str, last_in_dram: bool) -> Result<()> {
-    let written_mib = (kills() + 1) * WRITERS * CHAINS_A_LIFE * PAGES as u64 * PAGE >> 20;
+async fn live_through_kills(policy: &str, last_in_dram: bool) -> Result<String> {
+    let written_mib = ((kills() + 1) * WRITERS * CHAINS_A_LIFE * PAGES as u64 * PAGE) >> 20;
     let mut server = Server::start(Setup {
         dram_mib: DRAM_MIB,
         nvme_mib: written_mib * 2 + 256,
@@ -192,23 +195,9 @@ async fn live_through_kills(policy: &str, last_in_dram: bool) -> Result<()> {
         told.life.fetch_add(1, Ordering::Relaxed);
         server.restart()?;
         let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
-        for seed in stored.iter().rev().take(6) {
-            let report = user.reload(&chain(*seed, PAGES)).await?; // checks every byte
-            ensure!(
-                report.pages == PAGES && (!last_in_dram || report.from_dram == PAGES),
-                "kill {kill}: chain {seed} was acknowledged last: {report:?}\n{}",
-                server.log()
-            );
-            from_dram += report.from_dram;
-        }
-        for seed in stored.iter().step_by(stored.len() / 12 + 1) {
-            let report = user.reload(&chain(*seed, PAGES)).await?;
-            ensure!(
-                report.pages == PAGES,
-                "kill {kill}: chain {seed} was acknowledged: {report:?}\n{}",
-                server.log()
-            );
-        }
+        from_dram += served(&user, &stored, last_in_dram)
+            .await
+            .with_context(|| format!("kill {kill}: {}", server.log()))?;
         held.check(kill + 1, "others were served")?;
         ensure!(user.reload(&held.hashes).await?.from_dram == HELD, "kill {kill}: {}", server.log());
     }
@@ -225,12 +214,29 @@ async fn live_through_kills(policy: &str, last_in_dram: bool) -> Result<()> {
     held.check(kills(), "all were read")?;
     held.span.release_all()?;
     nothing_is_left(&server).await?;
-    println!(
-        "{policy}: {} kills, {} chains of {PAGES} pages, {from_dram} pages of the last ones from DRAM",
+    Ok(format!(
+        "{} kills, {} chains of {PAGES} pages, {from_dram} pages of the last ones from DRAM",
         kills(),
         stored.len()
-    );
-    Ok(())
+    ))
+}
+
+/// What was acknowledged is served: all of what came last, and a sample. How many pages of the former come from DRAM.
+async fn served(user: &User, stored: &[u64], last_in_dram: bool) -> Result<usize> {
+    let mut from_dram = 0;
+    for seed in stored.iter().rev().take(6) {
+        let report = user.reload(&chain(*seed, PAGES)).await?; // checks every byte
+        ensure!(
+            report.pages == PAGES && (!last_in_dram || report.from_dram == PAGES),
+            "chain {seed} was acknowledged last: {report:?}"
+        );
+        from_dram += report.from_dram;
+    }
+    for seed in stored.iter().step_by(stored.len() / 12 + 1) {
+        let report = user.reload(&chain(*seed, PAGES)).await?;
+        ensure!(report.pages == PAGES, "chain {seed} was acknowledged: {report:?}");
+    }
+    Ok(from_dram)
 }
 
 /// Once leases and pins are over nothing takes slots: all of DRAM can be filled again.

@@ -133,12 +133,12 @@ async fn resize_and_compare(server: &Server, http: SocketAddr, mib: u64, slab: u
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_while_memory_grows_and_shrinks_under_load() -> Result<()> {
     for keep in [false, true] {
-        grow_and_shrink_under_load(keep).await?;
+        println!("{}", grow_and_shrink_under_load(keep).await?);
     }
     Ok(())
 }
 
-async fn grow_and_shrink_under_load(keep: bool) -> Result<()> {
+async fn grow_and_shrink_under_load(keep: bool) -> Result<String> {
     let (http, mib) = (free_address()?, smaller_mib());
     let server = Server::start(Setup {
         dram_mib: mib,
@@ -175,12 +175,11 @@ async fn grow_and_shrink_under_load(keep: bool) -> Result<()> {
     let slowest = Duration::from_micros(load.slowest_us.load(Ordering::Relaxed));
     ensure!(slowest < WAIT + SLACK, "an offload that may wait {WAIT:?} took {slowest:?}");
     ensure!(kept.len() >= 16, "too few chains to prove anything: {}", kept.len());
-    println!(
+    Ok(format!(
         "{mib} MiB, kept: {keep}: {} chains of {PAGES} pages acknowledged and all served, slowest offload {slowest:?}, {} pages declined",
         kept.len(),
         load.declined.load(Ordering::Relaxed)
-    );
-    Ok(())
+    ))
 }
 
 #[tokio::test(flavor = "multi_thread")]

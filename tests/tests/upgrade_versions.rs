@@ -99,7 +99,7 @@ async fn a_table_of_another_version_is_refused_and_nvme_is_warm() -> Result<()> 
     let load = Load::start(server.address(), 1_000);
     let mut cold = 0;
     for (round, (program, theirs, ours)) in
-        [(&next, 2, 1), (&own, 1, 2)].into_iter().cycle().take(4).enumerate()
+        [(&next, 3, 2), (&own, 2, 3)].into_iter().cycle().take(4).enumerate()
     {
         let hashes = chain(round as u64 + 1, PAGES);
         user.offload(&OffloadOptions::default(), &hashes).await?;
@@ -124,7 +124,7 @@ async fn a_table_of_another_version_is_refused_and_nvme_is_warm() -> Result<()> 
     user.settle().await?;
     server.kill()?;
     server.restart()?;
-    ensure!(server.log().contains("the slot table has format 2, this server speaks 1"), "{}", server.log());
+    ensure!(server.log().contains("the slot table has format 3, this server speaks 2"), "{}", server.log());
     let report = user.reload(&chain(1, PAGES)).await?;
     ensure!((report.pages, report.from_dram) == (PAGES, 0), "{report:?}\n{}", server.log());
     ensure!(user.client.stats().await?.corrupt_pages == 0);

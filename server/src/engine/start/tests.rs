@@ -6,6 +6,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use turnkv_proto::{BlockHash, SessionId, Spec};
 use turnkv_tier::{Done, ExtentMeta};
+use turnkv_transfer::Region;
 use turnkv_transfer::{HugePages, RegionOptions};
 
 const PAGE: u32 = 4096;
