@@ -64,7 +64,7 @@ impl Pool {
     }
 
     /// Pages that adoptions have taken in were used in this order, before anything that this pool knows of: at most
-    /// [`USES_PER_CALL_MAX`](crate::limits::USES_PER_CALL_MAX) of them.
+    /// [`USES_PER_CALL_MAX`] of them.
     pub fn use_again(&mut self, pages: &[PageKey]) {
         self.store.use_again(&pages[..pages.len().min(USES_PER_CALL_MAX)]);
     }
