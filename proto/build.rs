@@ -11,6 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "turnkv/v1/local.proto",
         "turnkv/v1/remote.proto",
         "turnkv/v1/snapshots.proto",
+        "turnkv/v1/cluster.proto",
     ];
     let descriptors = protox::compile(files, ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);

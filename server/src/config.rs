@@ -8,10 +8,12 @@ mod archived;
 mod bounds;
 mod bytes;
 mod choices;
+mod cluster;
 mod dram;
 mod error;
 mod keep;
 mod listen;
+mod nvme;
 mod remote;
 mod text;
 mod tls;
@@ -28,6 +30,8 @@ use bounds::{bad, inflight, within};
 pub(crate) use bytes::Bytes;
 use bytes::{GIB, MIB};
 pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};
+use cluster::ClusterFile;
+pub(crate) use cluster::{ClusterMembers, ClusterSettings, ListedMember};
 use dram::DramFile;
 pub(crate) use dram::{DRAM_BYTES_MIN, Dram};
 pub(crate) use error::ConfigError;
@@ -35,6 +39,8 @@ use keep::KeepFile;
 pub(crate) use keep::{Keep, KeepDram};
 use listen::check_listen;
 pub(crate) use listen::default_socket;
+pub(crate) use nvme::Nvme;
+use nvme::NvmeFile;
 pub(crate) use remote::Remote;
 use remote::RemoteFile;
 use serde::{Deserialize, Serialize};
@@ -70,34 +76,7 @@ pub(crate) struct File {
     remote: RemoteFile,
     archive: ArchiveFile,
     keep: KeepFile,
-}
-
-/// `[nvme]`
-#[derive(Debug, Clone, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct NvmeFile {
-    /// Directory, or raw block device, of the segments.
-    path: PathBuf,
-    /// Limit of the segments on disk, at least four; superblocks, a lock and the catalog come on top.
-    bytes: Bytes,
-    /// Bytes of a segment; default bytes / 256, but `32MiB` at least (less in a small tier) and `256MiB` at most.
-    segment_bytes: Option<Bytes>,
-    /// `auto` (default), `ring` or `blocking`.
-    engine: Option<NvmeEngine>,
-    /// How pages are made smaller on their way to the device, without losing a bit: `auto` (default) measures on pages of each
-    /// namespace what is worth most on this device, `none` leaves them as they are; `codebook`, `huffman` or `zstd` is by that
-    /// alone. What was written under another setting stays readable.
-    codec: Option<NvmeCodec>,
-    /// Bytes in flight to the device; default `16MiB`.
-    inflight_bytes: Option<Bytes>,
-    /// Directory of the catalog; default: `path`, which must then be a directory. It belongs to one `path`.
-    state_dir: Option<PathBuf>,
-    /// Which new pages are written at once: `all` (default), or `reused`: those of sessions that came back or are
-    /// expected. The others are written when they are used again, and are dropped if DRAM needs their room before.
-    admit: Option<NvmeAdmit>,
-    /// Bytes that may be written in a day; default none: no bound. Durable pages and a drain are written even so, and
-    /// count. A device of 4TB rated at 1 DWPD for its five years may have `4TB`, spelled in powers of two: `3.6TiB`.
-    write_bytes_per_day: Option<Bytes>,
+    cluster: Option<ClusterFile>,
 }
 
 /// `[limits]`
@@ -171,29 +150,8 @@ pub(crate) struct Settings {
     pub(crate) archive: ArchiveConfig,
     /// Whether page memory outlives the process.
     pub(crate) keep: Keep,
-}
-
-/// Checked `[nvme]`.
-#[derive(Debug, Clone)]
-pub(crate) struct Nvme {
-    /// Directory or device.
-    pub(crate) path: PathBuf,
-    /// Limit on disk, a multiple of `segment_bytes`.
-    pub(crate) bytes: u64,
-    /// Bytes of a segment.
-    pub(crate) segment_bytes: u64,
-    /// Engine.
-    pub(crate) engine: NvmeEngine,
-    /// How pages are made smaller.
-    pub(crate) codec: NvmeCodec,
-    /// Bytes in flight.
-    pub(crate) inflight_bytes: u64,
-    /// Directory of the catalog.
-    pub(crate) state_dir: PathBuf,
-    /// Which new pages are written at once.
-    pub(crate) admit: NvmeAdmit,
-    /// Bytes that may be written in a day; 0: no bound.
-    pub(crate) write_bytes_per_day: u64,
+    /// The other pools that share what they have; none: this one is alone.
+    pub(crate) cluster: Option<ClusterSettings>,
 }
 
 /// Checked `[limits]`; see the file's keys for what each does.
@@ -249,17 +207,7 @@ impl Settings {
                 lock: Some(self.dram.lock),
                 check_available: Some(self.dram.check_available),
             },
-            nvme: self.nvme.as_ref().map(|nvme| NvmeFile {
-                path: nvme.path.clone(),
-                bytes: Bytes(nvme.bytes),
-                segment_bytes: Some(Bytes(nvme.segment_bytes)),
-                engine: Some(nvme.engine),
-                codec: Some(nvme.codec),
-                inflight_bytes: Some(Bytes(nvme.inflight_bytes)),
-                state_dir: Some(nvme.state_dir.clone()),
-                admit: Some(nvme.admit),
-                write_bytes_per_day: Some(Bytes(nvme.write_bytes_per_day)).filter(|bytes| bytes.0 > 0),
-            }),
+            nvme: self.nvme.as_ref().map(Nvme::as_file),
             limits: LimitsFile {
                 lease_ms: Some(limits.lease_ms),
                 lease_grace_ms: Some(limits.lease_grace_ms),
@@ -284,6 +232,7 @@ impl Settings {
             remote: self.remote.as_file(),
             archive: self.archive.as_file(),
             keep: self.keep.as_file(),
+            cluster: self.cluster.as_ref().map(ClusterSettings::as_file),
         }
     }
 }
@@ -312,13 +261,15 @@ impl Settings {
             ("remote.nics", self.remote.nics.is_empty()),
             ("remote.libfabric_provider", self.remote.libfabric_provider.is_empty()),
         ];
-        keys.into_iter().chain(self.archive.unset()).filter_map(|(key, unset)| unset.then_some(key)).collect()
+        let cluster = self.cluster.as_ref().map_or_else(|| vec![("[cluster]", true)], ClusterSettings::unset);
+        let keys = keys.into_iter().chain(self.archive.unset()).chain(cluster);
+        keys.filter_map(|(key, unset)| unset.then_some(key)).collect()
     }
 }
 
 fn check(file: File) -> Result<Settings, ConfigError> {
     let dram = Dram::check(&file.dram)?;
-    let nvme = file.nvme.map(check_nvme).transpose()?;
+    let nvme = file.nvme.map(Nvme::check).transpose()?;
     let limits = check_limits(&file.limits, dram.bytes, nvme.as_ref().map_or(0, |nvme| nvme.bytes))?;
     let mode = file.socket_mode.as_deref().unwrap_or("0600");
     let socket_mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| {
@@ -329,6 +280,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
     let remote = Remote::check(file.remote, file.tcp)?;
     let archive = ArchiveConfig::check(file.archive)?;
     let keep = Keep::check(&file.keep)?;
+    let cluster = file.cluster.map(|cluster| ClusterSettings::check(cluster, file.tcp)).transpose()?;
     Ok(Settings {
         socket: check_listen(file.listen.as_deref())?,
         tcp: file.tcp,
@@ -344,56 +296,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         remote,
         archive,
         keep,
-    })
-}
-
-fn check_nvme(file: NvmeFile) -> Result<Nvme, ConfigError> {
-    let bytes = file.bytes.0;
-    let segment_bytes = match file.segment_bytes {
-        Some(segment) => segment.0,
-        // Many, so that little is lost to those kept free; not so small that large pages leave gaps in them.
-        None => (bytes / 256)
-            .max(32 * MIB)
-            .next_multiple_of(MIB)
-            .min(bytes / 16 / MIB * MIB)
-            .clamp(4 * MIB, 256 * MIB),
-    };
-    if !(4 * MIB..=4 * GIB - MIB).contains(&segment_bytes) || !segment_bytes.is_multiple_of(MIB) {
-        let why = format!("{} must be a multiple of 1MiB from 4MiB to under 4GiB", Bytes(segment_bytes));
-        return Err(bad("nvme.segment_bytes", why));
-    }
-    if bytes / segment_bytes < 4 {
-        let why = format!("{} holds fewer than four segments of {}", Bytes(bytes), Bytes(segment_bytes));
-        return Err(bad("nvme.bytes", why));
-    }
-    let inflight_bytes = file.inflight_bytes.map_or(16 * MIB, |bytes| bytes.0);
-    if !(MIB..=GIB).contains(&inflight_bytes) {
-        return Err(bad(
-            "nvme.inflight_bytes",
-            format!("{} is not within 1MiB..1GiB", Bytes(inflight_bytes)),
-        ));
-    }
-    let write_bytes_per_day = file.write_bytes_per_day.map_or(0, |bytes| bytes.0);
-    if file.write_bytes_per_day.is_some() && write_bytes_per_day < segment_bytes {
-        let why = format!(
-            "{} is less than a segment of {}: leave it out for no bound",
-            Bytes(write_bytes_per_day),
-            Bytes(segment_bytes)
-        );
-        return Err(bad("nvme.write_bytes_per_day", why));
-    }
-    let state_dir = file.state_dir.unwrap_or_else(|| file.path.clone());
-    let engine = file.engine.unwrap_or(NvmeEngine::Auto);
-    Ok(Nvme {
-        path: file.path,
-        bytes: bytes / segment_bytes * segment_bytes,
-        segment_bytes,
-        engine,
-        codec: file.codec.unwrap_or(NvmeCodec::Auto),
-        inflight_bytes,
-        state_dir,
-        admit: file.admit.unwrap_or(NvmeAdmit::All),
-        write_bytes_per_day,
+        cluster,
     })
 }
 

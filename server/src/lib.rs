@@ -8,6 +8,7 @@
 //! - `snapshots`: sessions' pages kept outside the pool, and brought back
 //! - `keep`: page memory that outlives the process
 //! - `catalog`: namespaces and sessions across restarts
+//! - `cluster`: the pools that share what they have
 //! - `clock`: what time it is
 //! - `supervise`: what the server cannot do without
 //! - `upgrade`: another program takes this one's place
@@ -21,6 +22,7 @@ mod access;
 mod catalog;
 mod cli;
 mod clock;
+mod cluster;
 mod cmd;
 mod config;
 mod connections;

@@ -10,6 +10,7 @@ mod reread;
 mod signals;
 
 use crate::access::Callers;
+use crate::cluster::{Cluster, HoldsPages};
 use crate::config::{KeepDram, Settings};
 use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
@@ -46,7 +47,7 @@ use reread::Rereader;
 use signals::Signals;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -92,7 +93,12 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     make_place(&start.settings.socket)?;
     let place = take_place(&start.settings)?;
     let (settings, is_private) = (start.settings.clone(), start.idle.is_some());
-    let engine = tokio::task::spawn_blocking(move || Engine::start(settings, keeper)).await??;
+    let cluster = settings.cluster.as_ref().map(Cluster::new).transpose()?;
+    let joined = cluster.clone();
+    let engine = tokio::task::spawn_blocking(move || Engine::start(settings, keeper, joined)).await??;
+    if let Some(cluster) = &cluster {
+        cluster.is_of(Arc::downgrade(&engine) as Weak<dyn HoldsPages>);
+    }
     // What is kept may have slabs of another size.
     start.settings.dram = engine.settings.dram.clone();
     Engine::run_threads(&engine, &supervisor)?;
@@ -227,6 +233,10 @@ impl House {
         if let Some(tier) = Tier::new(&snapshots) {
             // Not among the tasks: it has no end of its own. What it was doing is whole, or is not there.
             drop(self.supervisor.task("turnkv-archive", tier.run()));
+        }
+        if let Some(cluster) = self.engine.cluster() {
+            // Not among the tasks: it has no end of its own.
+            drop(self.supervisor.task("turnkv-cluster", Arc::clone(cluster).run()));
         }
         let grpc = Grpc::new(&self.engine, &calls, &budget, &answers, snapshots, &self.upgrades)?;
         let served = grpc.serve_unix(unix, &self.connections, &self.callers, self.stopped.clone());

@@ -7,6 +7,7 @@
 //! - [`beside`]: a server that is misused, and a user beside it
 //! - [`certs`]: an authority, and certificates of servers and clients
 //! - [`child`]: a process that ends with its test
+//! - [`cluster`]: pools that share what they have
 //! - [`counts`]: a pool's counts, as they come to be
 //! - [`fabric`]: a server whose pages go by NICs
 //! - [`flood`]: connections that want nothing good; [`http2`]: gRPC by hand, for callers that no library would be
@@ -24,6 +25,7 @@
 pub mod beside;
 pub mod certs;
 pub mod child;
+pub mod cluster;
 pub mod counts;
 pub mod fabric;
 pub mod flood;

@@ -47,6 +47,15 @@ pub struct Tip {
     pub pages: u32,
 }
 
+impl MemberId {
+    /// The number of a name.
+    pub fn of(name: &str) -> MemberId {
+        let digest: [u8; 32] = Sha256::new().chain_update(b"member").chain_update(name).finalize().into();
+        let (words, _) = digest.as_chunks::<8>();
+        MemberId(u64::from_le_bytes(words[0]))
+    }
+}
+
 impl SessionKey {
     /// The key of a session.
     pub fn of(namespace: &NamespaceId, session: &SessionId) -> SessionKey {

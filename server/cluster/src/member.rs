@@ -2,12 +2,12 @@
 //! pool, sockets, etcd; whoever embeds it hands in what happened and carries out what is returned.
 
 use crate::directory::Directory;
-use crate::effects::{Effects, Notice};
+use crate::effects::{Decision, Effects, Notice};
 use crate::find::Find;
 use crate::guard::{Observation, ViewGuard, Viewed};
 use crate::health::Hysteresis;
 use crate::homes::{Home, Homes};
-use crate::ids::{CallId, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
+use crate::ids::{CallId, Incarnation, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
 use crate::limits::{ASK_ALL_MAX, GENERATION_ROUNDS, MOVED_MAX, PUBLISH_MAX};
 use crate::lookup::{Lookup, posts_of};
 use crate::message::{Envelope, Message};
@@ -126,6 +126,18 @@ impl ClusterMember {
     /// Nothing new is placed here from now on.
     pub fn drain(&mut self) {
         self.draining = true;
+    }
+
+    /// This member's life is over: another one begins, with what it is home of. Calls under way are decided; all sessions are
+    /// published again.
+    pub fn begin_again(&mut self, incarnation: Incarnation) -> Effects {
+        let mut effects = Effects::default();
+        let decided = std::mem::take(&mut self.calls).into_keys().map(|call| (call, Decision::Nowhere));
+        effects.decided.extend(decided);
+        self.config.own.incarnation = incarnation;
+        self.next_call = incarnation.0 << 40;
+        self.homes.hurry();
+        effects
     }
 
     /// Once a second: what was seen of the members, and whether this one reaches most of its peers.

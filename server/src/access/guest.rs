@@ -96,6 +96,7 @@ impl Guest {
                 (Denied::Tenant, _) => "the namespace is another tenant's",
                 (Denied::Client, _) => "the client is another caller's",
                 (Denied::Role, Need::Operator) => "it needs the role operator",
+                (Denied::Role, Need::Member) => "it needs the role member",
                 (Denied::Role, Need::Tenant | Need::Lease) => "it needs the role engine/<tenant>",
             };
             Error::new(

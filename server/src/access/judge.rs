@@ -37,6 +37,8 @@ pub(super) fn may(caller: &Caller, need: Need, tenant: Option<&str>) -> Result<(
     }
     match (need, &caller.grants.tenants) {
         (Need::Operator, _) => Err(Denied::Role),
+        (Need::Member, _) if caller.grants.member => Ok(()),
+        (Need::Member, _) => Err(Denied::Role),
         (Need::Tenant | Need::Lease, Tenants::All) => Ok(()),
         (Need::Tenant | Need::Lease, Tenants::These(tenants)) if tenants.is_empty() => Err(Denied::Role),
         (Need::Tenant | Need::Lease, Tenants::These(tenants)) => match tenant {
@@ -58,15 +60,15 @@ mod tests {
     #[test]
     fn every_role_may_what_it_is_for_and_no_more() {
         let (role, tenant) = (Err(Denied::Role), Err(Denied::Tenant));
-        type Asked = [Result<(), Denied>; 5];
+        type Asked = [Result<(), Denied>; 6];
         let cases: [(&[&str], Asked); 7] = [
-            (&[], [role; 5]),
-            (&["member"], [role; 5]),
-            (&["operator"], [Ok(()); 5]),
-            (&["engine/*"], [Ok(()), Ok(()), Ok(()), Ok(()), role]),
-            (&["engine/a"], [Ok(()), tenant, Ok(()), Ok(()), role]),
-            (&["engine/a", "engine/b", "member"], [Ok(()), Ok(()), Ok(()), Ok(()), role]),
-            (&["engine/"], [tenant, tenant, Ok(()), Ok(()), role]),
+            (&[], [role; 6]),
+            (&["member"], [role, role, role, role, role, Ok(())]),
+            (&["operator"], [Ok(()); 6]),
+            (&["engine/*"], [Ok(()), Ok(()), Ok(()), Ok(()), role, role]),
+            (&["engine/a"], [Ok(()), tenant, Ok(()), Ok(()), role, role]),
+            (&["engine/a", "engine/b", "member"], [Ok(()), Ok(()), Ok(()), Ok(()), role, Ok(())]),
+            (&["engine/"], [tenant, tenant, Ok(()), Ok(()), role, role]),
         ];
         for (words, wanted) in cases {
             let caller = caller(words);
@@ -76,6 +78,7 @@ mod tests {
                 may(&caller, Need::Tenant, None),
                 may(&caller, Need::Lease, None),
                 may(&caller, Need::Operator, None),
+                may(&caller, Need::Member, None),
             ];
             assert_eq!(asked, wanted, "{words:?}");
         }

@@ -7,6 +7,8 @@ pub(crate) enum Need {
     Tenant,
     /// An engine; the request names a lease, which is its own client's and of a namespace that was asked for.
     Lease,
+    /// Another member of the cluster.
+    Member,
     /// An operator.
     Operator,
 }

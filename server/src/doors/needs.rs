@@ -64,8 +64,13 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::SnapshotsFork
         | Method::SnapshotsDelete
         | Method::SnapshotsCollect
+        | Method::ClusterFind
+        | Method::ClusterWatchMembers
         // What an engine's prefill took is the engine's to say.
         | Method::AdminReportPrefill => (Need::Tenant, Reach::Everybody),
+        Method::ClusterTell | Method::ClusterCountPages | Method::ClusterNameSession => {
+            (Need::Member, Reach::Everybody)
+        }
         Method::AdminStats
         | Method::AdminDrain
         | Method::AdminEvict
@@ -74,6 +79,7 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::AdminResume
         | Method::AdminResize
         | Method::AdminUpgrade
+        | Method::ClusterStanding
         // They write to, and read from, the server's own host.
         | Method::SnapshotsExport
         | Method::SnapshotsImport => (Need::Operator, Reach::Everybody),
@@ -126,7 +132,9 @@ mod tests {
     #[test]
     fn nobody_without_a_grant_may_do_anything() {
         for method in Method::ALL {
-            assert!(!may(&["member"], rule_of_method(*method).0), "{method:?}");
+            let (need, _) = rule_of_method(*method);
+            assert!(!may(&[], need), "{method:?}");
+            assert_eq!(may(&["member"], need), need == Need::Member, "{method:?}");
         }
         for verb in (0..).map_while(|number| Verb::try_from(number).ok()) {
             assert!(!may(&[], rule_of_frame(verb).0), "{verb:?}");
@@ -134,11 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn admin_is_for_operators_but_for_what_engines_report_and_so_are_files_of_the_host() {
+    fn admin_and_members_words_are_not_for_engines_but_for_what_these_report_and_nor_are_files_of_the_host() {
         for method in Method::ALL {
             let of_operators = match method {
-                Method::AdminReportPrefill => false,
+                Method::AdminReportPrefill | Method::ClusterFind | Method::ClusterWatchMembers => false,
                 Method::SnapshotsExport | Method::SnapshotsImport => true,
+                _ if method.path().starts_with("/turnkv.v1.Cluster/") => true,
                 _ => method.path().starts_with("/turnkv.v1.Admin/"),
             };
             assert_eq!(may(&["engine/*"], rule_of_method(*method).0), !of_operators, "{method:?}");

@@ -12,6 +12,7 @@
 //!   another host, [`remotes`]: who is there, and what is under way to them
 //! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
 //! - [`fetch`]: what only the archive has of sessions; [`archived`]: what is known of it, and who asks for it
+//! - [`cluster`]: what other members are told of sessions here, and what they ask
 //! - [`snapshot`]: what a snapshot takes from the pool beside pages, and sessions that come back from one; [`specs`]: what open
 //!   namespaces are
 //! - [`promote`], [`writeback`], [`reclaim`]: bytes between DRAM and NVMe; [`place`]: where these are; [`promotions`],
@@ -30,6 +31,7 @@ pub(crate) mod advice;
 pub(crate) mod archived;
 mod check_start;
 pub(crate) mod clients;
+mod cluster;
 mod decide;
 pub(crate) mod drain;
 pub(crate) mod durable;

@@ -3,6 +3,7 @@
 //! how pages were found.
 
 use super::Engine;
+use super::session::SessionKey;
 use super::state::Return;
 use crate::catalog::{Catalog, CatalogError, SavedPin, SavedRows, SavedSession};
 use crate::limits::CATALOG_CHUNKS_KNOWN_MAX;
@@ -87,11 +88,15 @@ impl KnownLists<'_> {
         if !whole || is_saved_whole(&session.hashes) {
             catalog.mark(ns, session.session.clone());
         }
+        let of = SessionKey { namespace: session.namespace, session: session.session.clone() };
         let (record, now) = (session.into_record(ns), self.engine.now());
         let restored = self.engine.decide().pool.restore_session(&record, start, now).is_ok();
         if record.protected_ms > 0 {
             let mut retaining = Retaining::new(ns, &record.session, record.protected_ms);
             drop(self.engine.decide_in_slices(|core| core.pool.retain_some(&mut retaining, now)));
+        }
+        if restored {
+            self.engine.tell_home(ns, &of);
         }
         Ok(restored)
     }

@@ -151,6 +151,11 @@ impl Engine {
         if ask.last && lasts && !archiving {
             self.end_session(ns, session)?;
         }
+        if ask.last {
+            self.tell_left(&ask.of)
+        } else {
+            self.tell_home(ns, &ask.of)
+        }
         self.remember(ns, session);
         Ok(EndedTurn { pages, archiving })
     }
@@ -180,6 +185,7 @@ impl Engine {
             return Ok(true);
         }
         self.end_session(ns, session)?;
+        self.tell_left(of);
         self.remember(ns, session);
         Ok(false)
     }
@@ -208,7 +214,7 @@ impl Engine {
         self.archived.ask(AskedSession { namespace, session, turn, is_last })
     }
 
-    fn turn_of(&self, ns: NamespaceIndex, session: &SessionId) -> Option<u32> {
+    pub(super) fn turn_of(&self, ns: NamespaceIndex, session: &SessionId) -> Option<u32> {
         let now = self.now();
         self.decide().pool.session_record(ns, session, now).map(|record| record.turn)
     }

@@ -10,6 +10,7 @@ use super::start_plan::BegunSlab;
 use super::{Core, Engine, clients, durable, memory, metrics, promotions, remotes, slabs};
 use crate::catalog::{Catalog, CatalogMemory, Owner};
 use crate::clock::Clock;
+use crate::cluster::Cluster;
 use crate::config::{Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Settings};
 use crate::keep::link::Kept;
 use crate::limits::INLINE_CHUNK_BYTES;
@@ -38,6 +39,8 @@ pub(crate) struct Parts {
     pub(crate) instance: u64,
     /// By which pages go to other hosts.
     pub(crate) nics: Nics,
+    /// The other pools that share what they have.
+    pub(crate) cluster: Option<Arc<Cluster>>,
 }
 
 /// What a disk has: the pages' log and the catalog.
@@ -56,6 +59,7 @@ impl Engine {
     pub(crate) fn start(
         mut settings: Settings,
         keeper: impl FnOnce(&Settings) -> Option<Kept>,
+        cluster: Option<Arc<Cluster>>,
     ) -> anyhow::Result<Arc<Engine>> {
         let clock = Clock::system();
         let nics = Nics::open(&settings)?;
@@ -78,7 +82,7 @@ impl Engine {
             None => None,
         };
         let instance = clients::random_u64()?;
-        Engine::assemble(settings, Parts { memory, kept, clock, instance, nics })
+        Engine::assemble(settings, Parts { memory, kept, clock, instance, nics, cluster })
     }
 
     /// Puts an engine together: its index says what the disk has.
@@ -136,6 +140,7 @@ impl Engine {
             pieces: PieceBuffers::new(INLINE_CHUNK_BYTES),
             metrics: metrics::Metrics::new(),
             remote: remotes::clients::Remotes::new(&settings, parts.nics),
+            cluster: parts.cluster,
             settings,
             draining: AtomicBool::new(false),
             drained_kept_off: AtomicU64::new(0),

@@ -17,6 +17,7 @@ use super::specs::Specs;
 use super::verifier::Verifier;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
+use crate::cluster::Cluster;
 use crate::config::Settings;
 use crate::keep::link::Keeper;
 use parking_lot::Mutex;
@@ -76,6 +77,8 @@ pub(crate) struct Engine {
     pub(crate) metrics: Metrics,
     /// Clients on other hosts.
     pub(crate) remote: Remotes,
+    /// The other pools that share what they have, where there are some.
+    pub(super) cluster: Option<Arc<Cluster>>,
     /// What was configured.
     pub(crate) settings: Settings,
     /// No new offloads: an operator asked for a drain, or the process leaves.

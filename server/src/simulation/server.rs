@@ -72,6 +72,7 @@ impl Server {
             clock: Clock::Simulated(Arc::clone(time)),
             instance,
             nics: Nics::default(),
+            cluster: None,
         };
         let (engine, guest) = (Engine::assemble(settings, parts)?, Guest::of_everything());
         Ok(Server { engine, guest, found: Arc::new(found) })

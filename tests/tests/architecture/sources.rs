@@ -126,11 +126,13 @@ pub(crate) fn impure(path: &str, text: &str) -> Vec<String> {
     })
 }
 
-/// Where the server may name messages of the wire: its doors, and three that are no doors.
-pub(crate) const WIRE_SPEAKERS: [&str; 4] = [
+/// Where the server may name messages of the wire: its doors, and four that are no doors.
+pub(crate) const WIRE_SPEAKERS: [&str; 5] = [
     "server/src/doors/",
     // The operator's commands are clients of a running server.
     "server/src/cmd/",
+    // A member of a cluster is a client of the others.
+    "server/src/cluster/link/",
     // A row of the catalog is a message: the format of a file.
     "server/src/catalog/namespaces.rs",
     // A simulated client speaks as one at a door does, through the doors' codec.

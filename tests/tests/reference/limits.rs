@@ -3,7 +3,7 @@
 use super::sums::{value, words};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use turnkv_tests::workspace::root;
 
 /// Folders with crates, and with folders of crates.
@@ -48,12 +48,27 @@ pub(crate) fn read() -> Result<Limits> {
         for folder in inner.map(|name| folder.join(name)).chain([folder.clone()]) {
             let file = root().join(&folder).join("src/limits.rs");
             if file.is_file() {
-                crates.insert(folder.display().to_string(), constants(&std::fs::read_to_string(file)?));
+                let mut text = std::fs::read_to_string(&file)?;
+                for part in parts(&file.with_extension(""))? {
+                    text += &std::fs::read_to_string(part)?;
+                }
+                crates.insert(folder.display().to_string(), constants(&text));
             }
         }
     }
     ensure!(crates.len() >= 6, "limits.rs of {:?} only", crates.keys());
     Ok(Limits(crates))
+}
+
+/// The files of a folder, by name: limits.rs may have parts. None: there is no such folder.
+fn parts(folder: &Path) -> Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut parts: Vec<PathBuf> =
+        std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    parts.sort();
+    Ok(parts)
 }
 
 fn constants(text: &str) -> Vec<Limit> {

@@ -1,13 +1,14 @@
 //! The gRPC door, on its Unix socket and on TCP. Owns: the services put together, and HTTP/2's settings. Must not know: the
 //! verbs.
 //!
-//! - [`pool`], [`sessions`], [`admin`], [`snapshots`]: the services' verbs; [`reply`]: what each of them answers with
+//! - [`pool`], [`sessions`], [`admin`], [`snapshots`], [`cluster`]: the services' verbs; [`reply`]: what each of them answers with
 //! - [`requests`], [`budget`], [`inline_streams`]: what every request passes, and what it may take
 //! - [`answers`]: the same of answers
 
 pub(crate) mod admin;
 pub(crate) mod answers;
 pub(crate) mod budget;
+mod cluster;
 mod inline_streams;
 pub(crate) mod pool;
 mod reply;
@@ -24,15 +25,16 @@ use crate::doors::calls::CallSeconds;
 use crate::doors::inline;
 use crate::engine::Engine;
 use crate::limits::{
-    GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_KEEP_ALIVE, GRPC_KEEP_ALIVE_WAIT_MAX,
-    GRPC_STREAM_WINDOW_BYTES, GRPC_STREAMS_PER_CONNECTION_MAX, POOL_REQUEST_BYTES_MAX,
-    SESSIONS_REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX, SNAPSHOTS_REQUEST_BYTES_MAX,
+    CLUSTER_REQUEST_BYTES_MAX, GRPC_CONNECTION_WINDOW_BYTES, GRPC_FRAME_BYTES_MAX, GRPC_KEEP_ALIVE,
+    GRPC_KEEP_ALIVE_WAIT_MAX, GRPC_STREAM_WINDOW_BYTES, GRPC_STREAMS_PER_CONNECTION_MAX,
+    POOL_REQUEST_BYTES_MAX, SESSIONS_REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX, SNAPSHOTS_REQUEST_BYTES_MAX,
 };
 use crate::snapshots::Snapshots;
 use crate::upgrade::asked::Upgrades;
 use admin::AdminService;
 use answers::Answers;
 use budget::Budget;
+use cluster::ClusterService;
 use futures_util::Stream;
 use pool::PoolService;
 use requests::Requests;
@@ -49,8 +51,8 @@ use tonic::transport::server::Router;
 use tonic_health::server::HealthReporter;
 use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 use turnkv_proto::wire::{
-    admin_server::AdminServer, sessions_server::SessionsServer, snapshots_server::SnapshotsServer,
-    unary::pool_server::PoolServer,
+    admin_server::AdminServer, cluster_server::ClusterServer, sessions_server::SessionsServer,
+    snapshots_server::SnapshotsServer, unary::pool_server::PoolServer,
 };
 
 /// Every service.
@@ -96,6 +98,9 @@ impl Grpc {
         let snapshots = SnapshotsServer::new(SnapshotsService { snapshots })
             .max_decoding_message_size(SNAPSHOTS_REQUEST_BYTES_MAX)
             .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
+        let cluster = ClusterServer::new(ClusterService::new(engine))
+            .max_decoding_message_size(CLUSTER_REQUEST_BYTES_MAX)
+            .max_encoding_message_size(GRPC_ANSWER_BYTES_MAX);
         let (reporter, health) = tonic_health::server::health_reporter();
         let health = health.max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
         let reflection = tonic_reflection::server::Builder::configure()
@@ -108,6 +113,7 @@ impl Grpc {
             .add_service(sessions)
             .add_service(admin)
             .add_service(snapshots)
+            .add_service(cluster)
             .add_service(health)
             .add_service(reflection)
             .into_axum_router()

@@ -21,7 +21,7 @@ fn engine() -> (TempDir, Arc<Engine>, NamespaceId) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("turnkv.toml");
     std::fs::write(&file, "[dram]\nbytes = \"16MiB\"\nlock = false\n").unwrap();
-    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None).unwrap();
+    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None, None).unwrap();
     let namespace = open(&engine, "m", PAGE);
     (dir, engine, namespace)
 }

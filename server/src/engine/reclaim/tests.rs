@@ -35,7 +35,7 @@ fn start(dir: &TempDir) -> Arc<Engine> {
     let limits = &mut settings.limits;
     (limits.client_slots_percent, limits.user_slots_percent, limits.all_slots_percent) = (100, 100, 100);
     (limits.free_slots_percent, limits.protected_percent) = (0, 0);
-    Engine::start(settings, |_| None).unwrap()
+    Engine::start(settings, |_| None, None).unwrap()
 }
 
 /// Asks for slots; the lease on those that were given.

@@ -13,7 +13,7 @@ fn engine() -> (TempDir, Arc<Engine>, [NamespaceId; 2]) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("turnkv.toml");
     std::fs::write(&file, "[dram]\nbytes = \"16MiB\"\nlock = false\n").unwrap();
-    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None).unwrap();
+    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None, None).unwrap();
     let namespaces = [open(&engine, "m", 4096), open(&engine, "n", 4096)];
     (dir, engine, namespaces)
 }

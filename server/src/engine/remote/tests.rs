@@ -142,7 +142,7 @@ impl Rig {
         let file = dir.path().join("turnkv.toml");
         let limits = "[limits]\nlease_ms = 200\nlease_grace_ms = 100\n";
         std::fs::write(&file, format!("[dram]\nbytes = \"16MiB\"\nlock = false\n{limits}")).unwrap();
-        let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None).unwrap();
+        let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None, None).unwrap();
         let namespace = open(&engine, "m", PAGE as u64);
         let weak = Arc::downgrade(&engine);
         let looked_after = move || {

@@ -63,6 +63,7 @@ impl World {
             clock: Clock::system(),
             instance: 1,
             nics: Nics::default(),
+            cluster: None,
         };
         let engine = Engine::assemble(settings, parts).unwrap();
         let spec = Spec::opaque("m", 16, PAGE).check().unwrap();

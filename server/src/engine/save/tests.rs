@@ -13,7 +13,7 @@ fn every_name_is_written_or_marked_again() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("turnkv.toml");
     std::fs::write(&file, "[dram]\nbytes = \"16MiB\"\nlock = false\n").unwrap();
-    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None).unwrap();
+    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None, None).unwrap();
     let most = CATALOG_SESSIONS_PER_BATCH * CATALOG_BATCHES_PER_FLUSH;
     let mut failed = 0;
     each_seed(200, |random| {
@@ -54,7 +54,7 @@ fn what_went_wrong_before_leaves_all_of_it_marked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("turnkv.toml");
     std::fs::write(&file, "[dram]\nbytes = \"16MiB\"\nlock = false\n").unwrap();
-    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None).unwrap();
+    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None, None).unwrap();
     let names: Vec<Name<usize>> = (0..10).map(|at| (NS, at)).collect();
     let marked = RefCell::new(0);
     let so_far = Err(CatalogError::Resting("a moment ago".to_owned()));

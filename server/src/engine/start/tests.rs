@@ -47,7 +47,7 @@ fn chain(at: usize) -> Vec<BlockHash> {
 /// Segments with the pages of some namespaces, and the catalog that goes with them.
 fn make(dir: &Path) -> Vec<u8> {
     let settings = settings(dir);
-    let engine = Engine::start(settings, |_| None).unwrap();
+    let engine = Engine::start(settings, |_| None, None).unwrap();
     let options = RegionOptions {
         bytes: 1 << 20,
         huge_pages: HugePages::Off,
@@ -177,7 +177,7 @@ fn every_start_succeeds_and_serves_every_page_whatever_became_of_the_catalog() {
         copy_dir(&home.path().join("nvme"), &dir.path().join("nvme"));
         let bytes = if seed == 0 { whole.clone() } else { damage(&whole, &mut Random(seed)) };
         std::fs::write(dir.path().join("nvme/catalog.redb"), bytes).unwrap();
-        let engine = Engine::start(settings(dir.path()), |_| None);
+        let engine = Engine::start(settings(dir.path()), |_| None, None);
         let engine = engine.unwrap_or_else(|error| panic!("seed {seed}: it does not start: {error:#}"));
         let sessions = engine.decide().pool.stats().sessions;
         assert_eq!(pages_served(&engine), [PAGES as u32; NAMESPACES], "seed {seed}");

@@ -30,7 +30,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("turnkv.toml");
         std::fs::write(&file, "verify = \"always\"\n[dram]\nbytes = \"16MiB\"\nlock = false\n").unwrap();
-        let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None).unwrap();
+        let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None, None).unwrap();
         let namespace = open(&engine, "m", PAGE as u64);
         let call = engine.begin_call(InlineCaller::Unknown).unwrap();
         let begun = engine.begin_offload(call.client, &offer(namespace, hashes())).await.unwrap();

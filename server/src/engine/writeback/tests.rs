@@ -20,7 +20,7 @@ fn engine() -> (TempDir, Arc<Engine>, NamespaceId) {
         nvme.display()
     );
     std::fs::write(&file, text).unwrap();
-    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None).unwrap();
+    let engine = Engine::start(config::load(Some(&file)).unwrap(), |_| None, None).unwrap();
     let namespace = open(&engine, "m", PAGE as u64);
     (dir, engine, namespace)
 }

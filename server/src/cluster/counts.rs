@@ -1,0 +1,140 @@
+//! What is counted of the cluster. Owns: the names of the series. Must not know: what a member does.
+
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
+use std::time::Duration;
+
+/// Handles of what is counted.
+pub(super) struct ClusterCounts {
+    /// Members in the view, this one included.
+    pub(super) members: Gauge,
+    /// Its epoch, cut to what a gauge holds exactly.
+    pub(super) epoch: Gauge,
+    /// Sessions at home here.
+    pub(super) homes: Gauge,
+    /// Sessions known as an authority.
+    pub(super) tips: Gauge,
+    /// Signposts, likewise.
+    pub(super) posts: Gauge,
+    /// Bytes of both.
+    pub(super) directory_bytes: Gauge,
+    /// Turns and lookups that wait.
+    pub(super) calls: Gauge,
+    /// Messages to other members that wait.
+    pub(super) waiting: Gauge,
+    /// Whether whoever knows the members could be asked.
+    pub(super) reached: Gauge,
+    /// Messages that left.
+    pub(super) sent: Counter,
+    /// Messages that came.
+    pub(super) received: Counter,
+    /// Messages that found no room, or whose member was not there.
+    pub(super) dropped: Counter,
+    /// Calls to members that failed.
+    pub(super) failed: Counter,
+    /// Views that differ from the one before.
+    pub(super) views: Counter,
+    /// Rounds whose view was held back.
+    pub(super) held_views: Counter,
+    /// Lives that this process began after its first one.
+    pub(super) lives: Counter,
+    /// Words from lives that are over.
+    pub(super) fenced: Counter,
+    found: [Counter; 3],
+    find_seconds: Histogram,
+    lookup_seconds: Histogram,
+}
+
+/// What came of a question for a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FoundAt {
+    /// It is at home here.
+    Here,
+    /// It is at home elsewhere.
+    Elsewhere,
+    /// Nobody said where it is.
+    Nowhere,
+}
+
+impl ClusterCounts {
+    pub(super) fn new() -> ClusterCounts {
+        describe();
+        let found = |at: &'static str| counter!("turnkv_cluster_finds_total", "at" => at);
+        ClusterCounts {
+            members: gauge!("turnkv_cluster_view_servers"),
+            epoch: gauge!("turnkv_cluster_view_epoch_id"),
+            homes: gauge!("turnkv_cluster_home_sessions"),
+            tips: gauge!("turnkv_cluster_published_sessions"),
+            posts: gauge!("turnkv_cluster_signpost_pages"),
+            directory_bytes: gauge!("turnkv_cluster_directory_bytes"),
+            calls: gauge!("turnkv_cluster_waiting_operations"),
+            waiting: gauge!("turnkv_cluster_messages_waiting_operations"),
+            reached: gauge!("turnkv_cluster_membership_reached_servers"),
+            sent: counter!("turnkv_cluster_messages_total", "way" => "sent"),
+            received: counter!("turnkv_cluster_messages_total", "way" => "received"),
+            dropped: counter!("turnkv_cluster_messages_total", "way" => "dropped"),
+            failed: counter!("turnkv_cluster_failed_calls_total"),
+            views: counter!("turnkv_cluster_views_total", "kind" => "changed"),
+            held_views: counter!("turnkv_cluster_views_total", "kind" => "held"),
+            lives: counter!("turnkv_cluster_lives_total"),
+            fenced: counter!("turnkv_cluster_fenced_messages_total"),
+            found: ["here", "elsewhere", "nowhere"].map(found),
+            find_seconds: histogram!("turnkv_cluster_find_seconds"),
+            lookup_seconds: histogram!("turnkv_cluster_lookup_seconds"),
+        }
+    }
+
+    /// A session was looked for.
+    pub(super) fn found(&self, at: FoundAt, took: Duration) {
+        self.found[at as usize].increment(1);
+        self.find_seconds.record(took);
+    }
+
+    /// A prefix was looked for.
+    pub(super) fn looked_up(&self, took: Duration) {
+        self.lookup_seconds.record(took);
+    }
+}
+
+fn describe() {
+    describe_gauge!("turnkv_cluster_view_servers", "Members in this one's view, itself included");
+    describe_gauge!(
+        "turnkv_cluster_view_epoch_id",
+        "The view's epoch (its low 52 bits): equal for all members who see the same"
+    );
+    describe_gauge!("turnkv_cluster_home_sessions", "Sessions that this member is home of, and publishes");
+    describe_gauge!(
+        "turnkv_cluster_published_sessions",
+        "Sessions that this member knows of as an authority"
+    );
+    describe_gauge!("turnkv_cluster_signpost_pages", "Signposts that this member knows of as an authority");
+    describe_gauge!("turnkv_cluster_directory_bytes", "Memory of what this member knows as an authority");
+    describe_gauge!("turnkv_cluster_waiting_operations", "Turns and lookups that wait for other members");
+    describe_gauge!(
+        "turnkv_cluster_messages_waiting_operations",
+        "Messages to other members that wait to leave"
+    );
+    describe_gauge!(
+        "turnkv_cluster_membership_reached_servers",
+        "1: whoever knows the members could be asked in the last round; 0: the last view stays"
+    );
+    describe_counter!(
+        "turnkv_cluster_messages_total",
+        "Messages between members by way: sent, received, or dropped because a queue was full or a member silent"
+    );
+    describe_counter!("turnkv_cluster_failed_calls_total", "Calls to members that failed or came too late");
+    describe_counter!(
+        "turnkv_cluster_views_total",
+        "Views that differ from the one before (changed), and rounds whose view was not believed yet (held)"
+    );
+    describe_counter!(
+        "turnkv_cluster_lives_total",
+        "Lives that this process began because a later one of its name was heard of: another process may have it"
+    );
+    describe_counter!("turnkv_cluster_fenced_messages_total", "Messages from lives of members that are over");
+    describe_counter!("turnkv_cluster_finds_total", "Sessions that were looked for, by where they were");
+    describe_histogram!("turnkv_cluster_find_seconds", "Time until it was decided where a session is");
+    describe_histogram!("turnkv_cluster_lookup_seconds", "Time until it was decided who holds a prefix");
+}

@@ -1,0 +1,154 @@
+//! A connection to another member. Owns: how it is reached, what is asked of it, and how long that may take. Must not know: what
+//! follows from an answer, whether it is asked at all.
+//!
+//! - [`codec`]: messages as they travel; [`place`]: where a member is
+
+pub(crate) mod codec;
+mod place;
+
+use super::card::MemberCard;
+use crate::limits::{CLUSTER_REQUEST_BYTES_MAX, PEER_NAME_MAX, PEER_NOTE_BYTES_MAX, PEER_TELL_MAX};
+use std::time::Duration;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+use turnkv_cluster::limits::ASK_MS;
+use turnkv_cluster::{MemberId, Message, Tip};
+use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
+use turnkv_proto::wire::cluster_client::ClusterClient;
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, pack_hashes, unpack_hashes, wire};
+use turnkv_transfer::tls::TlsConfig;
+
+/// A connection to a member, made when it is first needed and again when it is lost.
+pub(crate) struct Link {
+    client: ClusterClient<Channel>,
+}
+
+/// What its home has of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedSession {
+    /// Turns that have ended.
+    pub(crate) turn: u32,
+    /// Its pages from the first one on, in order.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// Above 0: the last page is a partial tail of so many tokens.
+    pub(crate) tail_tokens: u32,
+}
+
+/// What a member says of a session that it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// It has this of it.
+    Home(NamedSession),
+    /// It is not its home, and may know whose it is.
+    NotHome(Option<Tip>),
+}
+
+/// A member did not answer as it should.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub(crate) struct LinkFault {
+    why: String,
+    /// It is there and refused: to wait does not help.
+    pub(crate) is_refusal: bool,
+}
+
+impl Link {
+    /// To a member at this endpoint.
+    pub(crate) fn new(endpoint: &str, tls: &TlsConfig) -> Result<Link, LinkFault> {
+        let channel = place::channel(endpoint, tls).map_err(|why| LinkFault::of_place(&why))?;
+        let client = ClusterClient::new(channel)
+            .max_encoding_message_size(CLUSTER_REQUEST_BYTES_MAX)
+            .max_decoding_message_size(GRPC_ANSWER_BYTES_MAX);
+        Ok(Link { client })
+    }
+
+    /// Tells it some messages, in order.
+    pub(crate) async fn tell<'a>(
+        &self,
+        cluster: &str,
+        from: &MemberCard,
+        to: MemberId,
+        messages: impl Iterator<Item = &'a Message>,
+    ) -> Result<(), LinkFault> {
+        let told = wire::TellRequest {
+            cluster: cluster.to_owned(),
+            from: Some(codec::card(from)),
+            to: to.0,
+            notes: messages.map(codec::note).collect(),
+        };
+        let mut client = self.client.clone();
+        answered(PEER_TELL_MAX, client.tell(told)).await?;
+        Ok(())
+    }
+
+    /// How many leading ones of these pages it has.
+    pub(crate) async fn count_pages(
+        &self,
+        namespace: &NamespaceId,
+        hashes: &[BlockHash],
+    ) -> Result<usize, LinkFault> {
+        let asked = wire::CountPagesRequest {
+            namespace: namespace.0.to_vec().into(),
+            hashes: pack_hashes(hashes).into(),
+        };
+        let mut client = self.client.clone();
+        let answer = answered(Duration::from_millis(ASK_MS), client.count_pages(asked)).await?;
+        Ok(answer.present as usize)
+    }
+
+    /// Which pages it has of a session.
+    pub(crate) async fn name_session(
+        &self,
+        namespace: &NamespaceId,
+        session: &SessionId,
+    ) -> Result<Named, LinkFault> {
+        let asked = wire::NameSessionRequest {
+            namespace: namespace.0.to_vec().into(),
+            session: session.as_str().to_owned(),
+        };
+        let mut client = self.client.clone();
+        let answer = answered(PEER_NAME_MAX, client.name_session(asked)).await?;
+        let unreadable = |why: String| LinkFault { why, is_refusal: true };
+        if answer.not_home {
+            let elsewhere = answer.elsewhere.map(codec::read_tip).transpose();
+            return Ok(Named::NotHome(elsewhere.map_err(|error| unreadable(error.to_string()))?));
+        }
+        let hashes = unpack_hashes(&answer.hashes).map_err(|error| unreadable(error.to_string()))?;
+        Ok(Named::Home(NamedSession { turn: answer.turn, hashes, tail_tokens: answer.tail_tokens }))
+    }
+}
+
+impl LinkFault {
+    fn of(status: &Status) -> LinkFault {
+        // What our servers say has their details; a server of another version may not know the method.
+        let is_refusal = Error::from_status(status).is_some() || status.code() == tonic::Code::Unimplemented;
+        LinkFault { why: cut(status.message()), is_refusal }
+    }
+
+    /// It is asked nothing for a while.
+    pub(crate) fn paused() -> LinkFault {
+        LinkFault::of_place("it did not answer before, and is asked again soon")
+    }
+
+    fn of_place(why: &str) -> LinkFault {
+        LinkFault { why: cut(why), is_refusal: false }
+    }
+}
+
+/// An answer, if it comes in time; a connection that is made for it counts.
+async fn answered<T>(
+    most: Duration,
+    answer: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, LinkFault> {
+    match tokio::time::timeout(most, answer).await {
+        Ok(answer) => answer.map(Response::into_inner).map_err(|status| LinkFault::of(&status)),
+        Err(_) => {
+            Err(LinkFault { why: format!("no answer within {} ms", most.as_millis()), is_refusal: false })
+        }
+    }
+}
+
+/// As much of a peer's words as a message may hold; what is no plain letter in it cannot lead a log astray.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(PEER_NOTE_BYTES_MAX)].escape_default().to_string()
+}

@@ -1,0 +1,121 @@
+//! Members of a list that stays as it is: who of them was heard lately is there. Owns: when each was. Must not know: what is
+//! believed of it.
+
+use super::card::MemberCard;
+use super::seen::Seen;
+use crate::config::ListedMember;
+use crate::limits::MEMBER_SILENT_MAX;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use turnkv_cluster::{Incarnation, Member, MemberId, MemberState, Observation};
+use turnkv_proto::Error;
+
+/// The list, and who of it was heard.
+pub(super) struct ListedMembers {
+    /// As it is configured, by number.
+    listed: BTreeMap<MemberId, ListedMember>,
+    /// What each said last of itself, and when. No more than are listed.
+    heard: Mutex<BTreeMap<MemberId, (MemberCard, Instant)>>,
+}
+
+impl ListedMembers {
+    /// Nobody was heard yet.
+    pub(super) fn new(members: &[ListedMember]) -> ListedMembers {
+        let listed = members.iter().map(|member| (MemberId::of(&member.id), member.clone())).collect();
+        ListedMembers { listed, heard: Mutex::default() }
+    }
+
+    /// The incarnation of a life that begins now: nobody writes the last one down, so it is the time, or what comes after the
+    /// latest one that others have heard of.
+    pub(super) fn next_life(after: Incarnation, unix_ms: u64) -> Incarnation {
+        Incarnation(unix_ms.max(after.0.saturating_add(1)))
+    }
+
+    /// A member said this of itself, to this one.
+    ///
+    /// # Errors
+    /// It is not on the list.
+    pub(super) fn heard(&self, card: MemberCard) -> Result<(), Error> {
+        let Some(listed) = self.listed.get(&card.member.id) else {
+            let text =
+                format!("{} is not among this member's cluster.members: the same list is for all", card.name);
+            return Err(Error::invalid(text));
+        };
+        // How it is reached, and its part, are what the list says, the same for all.
+        let member = Member { weight: listed.weight, ..card.member };
+        let card = MemberCard { endpoint: listed.endpoint.clone(), member, ..card };
+        self.heard.lock().insert(card.member.id, (card, Instant::now()));
+        Ok(())
+    }
+
+    /// Who was heard lately, and this member.
+    pub(super) fn look(&self, own: &MemberCard) -> Seen {
+        let heard = self.heard.lock();
+        let is_there = |(_, at): &&(MemberCard, Instant)| at.elapsed() <= MEMBER_SILENT_MAX;
+        let there = heard.values().filter(is_there).map(|(card, _)| card.member);
+        let others = there.filter(|member| member.id != own.member.id);
+        let observation = Observation::Members(others.chain([own.member]).collect());
+        let cards = self.listed.iter().map(|(id, listed)| match heard.get(id) {
+            Some((card, _)) => card.clone(),
+            None => silent(*id, listed),
+        });
+        Seen { observation, cards: cards.collect() }
+    }
+}
+
+/// A member of which nothing was heard yet.
+fn silent(id: MemberId, listed: &ListedMember) -> MemberCard {
+    let state = MemberState::Serving;
+    MemberCard {
+        name: listed.id.clone(),
+        endpoint: listed.endpoint.clone(),
+        zone: listed.zone.clone(),
+        member: Member { id, incarnation: Incarnation(0), weight: listed.weight, state },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(id: &str) -> ListedMember {
+        let endpoint = format!("tcp://{id}:1");
+        ListedMember { id: id.to_owned(), endpoint, zone: String::new(), weight: 100 }
+    }
+
+    fn card(id: &str, incarnation: u64) -> MemberCard {
+        let mut card = silent(MemberId::of(id), &listed(id));
+        card.member.incarnation = Incarnation(incarnation);
+        card
+    }
+
+    fn names(seen: &Seen) -> (usize, usize) {
+        let Observation::Members(members) = &seen.observation else { panic!("a list is always there") };
+        (members.len(), seen.cards.len())
+    }
+
+    #[test]
+    fn whoever_was_heard_is_there_and_nobody_else() {
+        let members = ListedMembers::new(&[listed("a"), listed("b"), listed("c")]);
+        let own = card("a", 7);
+        assert_eq!(names(&members.look(&own)), (1, 3));
+        members.heard(MemberCard { endpoint: "tcp://elsewhere:9".to_owned(), ..card("b", 5) }).unwrap();
+        members.heard(card("a", 3)).unwrap();
+        let seen = members.look(&own);
+        assert_eq!(names(&seen), (2, 3));
+        let Observation::Members(there) = &seen.observation else { panic!("a list is always there") };
+        assert!(
+            there.contains(&own.member),
+            "what another process of this name says is not what this one is"
+        );
+        assert!(seen.cards.iter().all(|card| card.endpoint == format!("tcp://{}:1", card.name)));
+        assert!(members.heard(card("d", 1)).unwrap_err().message.contains("not among"));
+    }
+
+    #[test]
+    fn a_life_is_later_than_every_one_that_was_heard_of() {
+        assert_eq!(ListedMembers::next_life(Incarnation(0), 1_000), Incarnation(1_000));
+        assert_eq!(ListedMembers::next_life(Incarnation(5_000), 1_000), Incarnation(5_001));
+    }
+}

@@ -1,0 +1,26 @@
+//! Several pools that share what they have: who they are, and where each session is. Owns: what carries out the decisions of
+//! `turnkv_cluster`, which are not made again here. Must not know: the engine, pages' bytes, how a pull goes.
+//!
+//! Without `[cluster]` nothing of this is there.
+//!
+//! - [`runtime`]: [`Cluster`], the verbs; [`rounds`]: what happens once a second, and a life's begin; [`pulling`]: what
+//!   pulls ask; [`report`]: how it stands
+//! - [`membership`]: who knows the members: [`listed`]; [`seen`]: what a round sees of them; [`card`]: what one says of itself
+//! - [`peers`], [`peer`]: the others, and the queue to each; [`link`]: a connection to one, and messages as they travel
+//! - [`counts`]: what is counted
+
+mod card;
+mod counts;
+pub(crate) mod link;
+mod listed;
+mod membership;
+mod peer;
+mod peers;
+mod pulling;
+mod report;
+mod rounds;
+mod runtime;
+mod seen;
+
+pub(crate) use report::{ClusterReport, PeerAt};
+pub(crate) use runtime::{Cluster, HoldsPages, MemberList, Where};

@@ -1,0 +1,67 @@
+//! What the cluster is told of sessions here, and what its members ask. Owns: when a session is told of, and as what. Must not know:
+//! members, how they are told.
+
+use super::Engine;
+use super::session::SessionKey;
+use crate::cluster::{Cluster, HoldsPages};
+use std::sync::Arc;
+use turnkv_pool::NamespaceIndex;
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
+
+/// What is here of a session, for a member that wants it.
+pub(crate) struct HeldSession {
+    /// Turns that have ended.
+    pub(crate) turn: u32,
+    /// Its pages that are here, in order.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// Above 0: the last of these is a partial tail of so many tokens.
+    pub(crate) tail_tokens: u32,
+}
+
+impl Engine {
+    /// The cluster that this pool takes part in.
+    pub(crate) fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
+    }
+
+    /// A turn of a session ended here, or it came back: the others are told.
+    pub(super) fn tell_home(&self, ns: NamespaceIndex, of: &SessionKey) {
+        let Some(cluster) = self.cluster() else { return };
+        let Some(turn) = self.turn_of(ns, &of.session).filter(|turn| *turn > 0) else { return };
+        let hashes = self.session_hashes(ns, &of.session).unwrap_or_default();
+        cluster.turn_ended(&of.namespace, &of.session, turn, &hashes);
+    }
+
+    /// No turn of a session follows here.
+    pub(super) fn tell_left(&self, of: &SessionKey) {
+        if let Some(cluster) = self.cluster() {
+            cluster.session_left(&of.namespace, &of.session);
+        }
+    }
+
+    /// How many leading ones of these pages are here: nobody else is asked.
+    pub(crate) fn count_held(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> Result<u32, Error> {
+        let ns = self.find_namespace(namespace)?;
+        Ok(self.look(ns, hashes, self.now())?.present)
+    }
+
+    /// What is here of a session; none: nothing.
+    pub(crate) fn held_session(&self, of: &SessionKey) -> Result<Option<HeldSession>, Error> {
+        let ns = self.find_namespace(&of.namespace)?;
+        let Some(turn) = self.turn_of(ns, &of.session) else { return Ok(None) };
+        let outline = self.session_outline(of)?;
+        let tail_tokens = outline.last().map_or(0, |last| last.tail_tokens);
+        let hashes: Vec<BlockHash> = outline.into_iter().map(|page| page.hash).collect();
+        Ok(Some(HeldSession { turn, hashes, tail_tokens }).filter(|held| !held.hashes.is_empty()))
+    }
+}
+
+impl HoldsPages for Engine {
+    fn goes_first(&self, namespace: &NamespaceId, session: &SessionId) {
+        let of = SessionKey { namespace: *namespace, session: session.clone() };
+        // One that is gone meanwhile has no copy here.
+        if let Err(error) = self.supersede(&of, 0) {
+            tracing::debug!(%error, session = session.as_str(), "a session that lives elsewhere has no copy here");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Pools that share what they have: real servers on the loopback, as one cluster. Owns: their configuration, and what their
+//! operator asks of them. Must not know: the crates inside them.
+
+use crate::http::{free_address, get_soon, value};
+use crate::server::{Server, Setup};
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tonic::transport::Channel;
+use turnkv_proto::wire::cluster_client::ClusterClient;
+use turnkv_proto::wire::{FindReply, FindRequest, StandingReply, StandingRequest};
+use turnkv_proto::{BlockHash, NamespaceId, pack_hashes};
+
+/// The longest time after which all members see the same, where nothing stands in the way.
+pub const AGREE_MAX: Duration = Duration::from_secs(15);
+
+/// Some pools of one cluster. The member at `at` is called `pool-at`.
+pub struct Cluster {
+    /// The servers, in order.
+    pub servers: Vec<Server>,
+    tcp: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
+    setups: Vec<Setup>,
+}
+
+/// How members are told of one another.
+#[derive(Debug, Clone)]
+pub enum Known {
+    /// By a list in their configuration.
+    Listed,
+    /// By etcd at this address.
+    Etcd(String),
+}
+
+impl Cluster {
+    /// So many pools that all see one another.
+    ///
+    /// # Errors
+    /// One does not come up, or they do not agree.
+    pub async fn start(count: usize) -> Result<Cluster> {
+        Cluster::start_with(count, &Known::Listed, &Setup::default()).await
+    }
+
+    /// The same, with more of their configuration, and however they know one another.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_with(count: usize, known: &Known, setup: &Setup) -> Result<Cluster> {
+        let addresses = |count| (0..count).map(|_| free_address()).collect::<Result<Vec<_>>>();
+        let (tcp, http) = (addresses(count)?, addresses(count)?);
+        let setups: Vec<Setup> = (0..count)
+            .map(|at| Setup {
+                tcp: Some(tcp[at].to_string()),
+                metrics: Some(http[at].to_string()),
+                sections: format!("{}\n{}", setup.sections, section(at, &tcp, known)),
+                ..setup.clone()
+            })
+            .collect();
+        let servers = setups.iter().map(|setup| Server::start(setup.clone())).collect::<Result<Vec<_>>>()?;
+        let cluster = Cluster { servers, tcp, http, setups };
+        cluster.agree(&(0..count).collect::<Vec<_>>(), AGREE_MAX).await?;
+        Ok(cluster)
+    }
+
+    /// The name of a member.
+    #[must_use]
+    pub fn name(at: usize) -> String {
+        format!("pool-{at}")
+    }
+
+    /// Its address for clients of other hosts.
+    #[must_use]
+    pub fn tcp(&self, at: usize) -> String {
+        format!("tcp://{}", self.tcp[at])
+    }
+
+    /// How it was configured.
+    #[must_use]
+    pub fn setup(&self, at: usize) -> &Setup {
+        &self.setups[at]
+    }
+
+    /// A series of its metrics page.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn value(&self, at: usize, series: &str) -> Result<f64> {
+        value(&get_soon(self.http[at], "/metrics")?.1, series)
+    }
+
+    /// Waits until these see exactly one another, with one epoch.
+    ///
+    /// # Errors
+    /// They do not within that time; what they see is in the error.
+    pub async fn agree(&self, members: &[usize], within: Duration) -> Result<u64> {
+        let wanted: Vec<String> = members.iter().map(|at| Cluster::name(*at)).collect();
+        let until = Instant::now() + within;
+        loop {
+            let mut seen = BTreeMap::new();
+            for at in members {
+                let view = self.standing(*at).await.ok().and_then(|standing| standing.view);
+                let view = view.map(|view| {
+                    let mut names: Vec<String> =
+                        view.members.iter().map(|member| member.name.clone()).collect();
+                    names.sort();
+                    (view.epoch, names)
+                });
+                seen.insert(*at, view);
+            }
+            let first = seen.values().next().cloned().flatten();
+            let agreed = seen.values().all(|view| *view == first);
+            if let Some((epoch, names)) = first.filter(|(_, names)| agreed && *names == wanted) {
+                ensure!(names.len() == members.len());
+                return Ok(epoch);
+            }
+            ensure!(Instant::now() < until, "no agreement on {wanted:?}: {seen:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// What a member says of the cluster.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn standing(&self, at: usize) -> Result<StandingReply> {
+        Ok(self.client(at).await?.standing(StandingRequest {}).await?.into_inner())
+    }
+
+    /// Where a member says that a session is, and how long that took.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn find(
+        &self,
+        at: usize,
+        namespace: &NamespaceId,
+        session: &str,
+        turns_known: u32,
+    ) -> Result<(FindReply, Duration)> {
+        let namespace = namespace.0.to_vec().into();
+        let asked = FindRequest { namespace, session: session.to_owned(), turns_known, ..Default::default() };
+        self.ask(at, asked).await
+    }
+
+    /// Who a member says has most of a prefix.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn find_pages(
+        &self,
+        at: usize,
+        namespace: &NamespaceId,
+        hashes: &[BlockHash],
+    ) -> Result<(FindReply, Duration)> {
+        let (namespace, hashes) = (namespace.0.to_vec().into(), pack_hashes(hashes).into());
+        self.ask(at, FindRequest { namespace, hashes, ..Default::default() }).await
+    }
+
+    /// A client of the Cluster service of a member.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub async fn client(&self, at: usize) -> Result<ClusterClient<Channel>> {
+        let address = self.tcp.get(at).context("no such member")?;
+        Ok(ClusterClient::connect(format!("http://{address}")).await?)
+    }
+
+    async fn ask(&self, at: usize, asked: FindRequest) -> Result<(FindReply, Duration)> {
+        let mut client = self.client(at).await?;
+        let began = Instant::now();
+        let found = client.find(asked).await?.into_inner();
+        Ok((found, began.elapsed()))
+    }
+}
+
+fn section(at: usize, tcp: &[SocketAddr], known: &Known) -> String {
+    let own = format!("[cluster]\nname = \"tests\"\nid = \"{}\"\n", Cluster::name(at));
+    match known {
+        Known::Listed => {
+            let member = |(at, address)| {
+                format!("{{ id = \"{}\", endpoint = \"tcp://{address}\" }}", Cluster::name(at))
+            };
+            let members: Vec<String> = tcp.iter().enumerate().map(member).collect();
+            format!("{own}members = [{}]\n", members.join(", "))
+        }
+        Known::Etcd(etcd) => format!("{own}endpoint = \"tcp://{}\"\netcd = [\"{etcd}\"]\n", tcp[at]),
+    }
+}

@@ -1,0 +1,155 @@
+//! Three real pools as one cluster: they see one another, whoever dies leaves and comes back, and where a session is, is found.
+#![allow(clippy::expect_used, reason = "a test says what it expected by failing")]
+#![forbid(unsafe_code)]
+
+use anyhow::{Result, ensure};
+use std::time::{Duration, Instant};
+use turnkv_client::{DataPlane, EndTurn, OffloadOptions};
+
+use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_tests::cluster::{AGREE_MAX, Cluster};
+use turnkv_tests::pages::chain;
+use turnkv_tests::user::User;
+
+const PAGE: u64 = 16 << 10;
+/// How long a member may take to say where a session is, ms.
+const FIND_MS: u64 = 200;
+/// The same of a prefix.
+const LOOKUP_MS: u64 = 100;
+
+/// A session of so many pages whose turn ends at a member.
+async fn turn(user: &User, session: &str, hashes: &[BlockHash]) -> Result<()> {
+    user.namespace.begin_turn(session).await?;
+    user.offload(&OffloadOptions::default(), hashes).await?;
+    let end = EndTurn { hashes: hashes.to_vec(), ..EndTurn::default() };
+    user.namespace.end_turn(session, &end).await?;
+    Ok(())
+}
+
+async fn users(cluster: &Cluster) -> Result<(Vec<User>, NamespaceId)> {
+    let mut users = Vec::new();
+    for server in &cluster.servers {
+        users.push(User::connect(&server.address(), DataPlane::Shm, PAGE).await?);
+    }
+    let namespace = users[0].namespace.id();
+    Ok((users, namespace))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_see_one_another_and_whoever_dies_leaves_and_comes_back_later() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    let before = cluster.standing(0).await?;
+    let life = |standing: &turnkv_proto::wire::StandingReply, name: &str| {
+        let view = standing.view.clone().unwrap_or_default();
+        view.members.iter().find(|member| member.name == name).map(|member| member.incarnation)
+    };
+    let first = life(&before, "pool-2").expect("it is there");
+    ensure!(before.peers.iter().all(|peer| peer.answers) && before.notes.is_empty(), "{before:?}");
+    cluster.servers[2].kill()?;
+    cluster.agree(&[0, 1], AGREE_MAX).await?;
+    let without = cluster.standing(0).await?;
+    ensure!(without.peers.iter().any(|peer| peer.name == "pool-2" && !peer.answers), "{without:?}");
+    cluster.servers[2].restart()?;
+    cluster.agree(&[0, 1, 2], AGREE_MAX).await?;
+    let again = life(&cluster.standing(0).await?, "pool-2").expect("it is there again");
+    ensure!(again > first, "incarnation {again} after {first}");
+    ensure!(cluster.value(0, "turnkv_cluster_view_servers")? == 3.0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_found_from_every_member_where_its_last_turn_ended() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let (users, namespace) = users(&cluster).await?;
+    for (at, user) in users.iter().enumerate() {
+        for session in 0..8 {
+            turn(user, &format!("s-{at}-{session}"), &chain(1000 + 10 * at as u64 + session, 4)).await?;
+        }
+    }
+    for home in 0..3 {
+        for session in 0..8 {
+            for asked in 0..3 {
+                let name = format!("s-{home}-{session}");
+                let (found, took) = cluster.find(asked, &namespace, &name, 1).await?;
+                let at = found.at.clone().unwrap_or_default();
+                ensure!(at.name == Cluster::name(home), "{name} asked of {asked}: {found:?}");
+                ensure!(found.here == (asked == home) && (found.turn, found.pages) == (1, 4), "{found:?}");
+                ensure!(took < Duration::from_millis(FIND_MS + 100), "{took:?}");
+            }
+        }
+    }
+    // Nobody has it: said at once where no turn is known of, and after a bounded wait where one is.
+    let (found, took) = cluster.find(0, &namespace, "nobody's", 0).await?;
+    ensure!(found.at.is_none() && took < Duration::from_millis(FIND_MS), "{found:?} {took:?}");
+    let (found, took) = cluster.find(0, &namespace, "nobody's", 3).await?;
+    ensure!(found.at.is_none() && took < Duration::from_millis(FIND_MS + 200), "{found:?} {took:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_turn_elsewhere_moves_the_home_and_the_old_one_hears_of_it() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let (users, namespace) = users(&cluster).await?;
+    let hashes = chain(7, 6);
+    turn(&users[0], "s", &hashes).await?;
+    turn(&users[1], "s", &hashes).await?;
+    turn(&users[1], "s", &hashes).await?;
+    let until = Instant::now() + Duration::from_secs(5);
+    for asked in [0, 1, 2] {
+        loop {
+            let (found, _) = cluster.find(asked, &namespace, "s", 2).await?;
+            let at = found.at.clone().unwrap_or_default();
+            if at.name == "pool-1" && found.turn == 2 {
+                break;
+            }
+            ensure!(Instant::now() < until, "asked of {asked}: {found:?}");
+        }
+    }
+    // What was here of it is not counted as home any more, and what a member asks of it names the next.
+    let until = Instant::now() + Duration::from_secs(5);
+    while cluster.value(0, "turnkv_cluster_home_sessions")? > 0.0 {
+        ensure!(Instant::now() < until, "the old home publishes it still");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_without_a_session_is_found_at_whoever_has_most_of_it() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let (users, namespace) = users(&cluster).await?;
+    let hashes = chain(9, 200);
+    turn(&users[1], "long", &hashes).await?;
+    turn(&users[2], "short", &hashes[..50]).await?;
+    for (asked, here) in [(0, false), (1, true), (2, false)] {
+        let (found, took) = cluster.find_pages(asked, &namespace, &hashes).await?;
+        let at = found.at.clone().unwrap_or_default();
+        ensure!(at.name == "pool-1" && found.pages == 200 && found.here == here, "{asked}: {found:?}");
+        ensure!(took < Duration::from_millis(LOOKUP_MS + 100), "{took:?}");
+    }
+    let (found, _) = cluster.find_pages(0, &namespace, &chain(10, 20)).await?;
+    ensure!(found.at.is_none(), "{found:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_start_brings_back_is_published_again() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    let (users, namespace) = users(&cluster).await?;
+    let hashes = chain(11, 12);
+    turn(&users[2], "kept", &hashes).await?;
+    users[2].settle().await?;
+    cluster.servers[2].terminate()?;
+    cluster.servers[2].restart()?;
+    cluster.agree(&[0, 1, 2], AGREE_MAX).await?;
+    let _again = User::connect(&cluster.servers[2].address(), DataPlane::Shm, PAGE).await?;
+    let until = Instant::now() + Duration::from_secs(12);
+    loop {
+        let (found, _) = cluster.find(0, &namespace, "kept", 1).await?;
+        if found.at.as_ref().is_some_and(|at| at.name == "pool-2") && found.pages == 12 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{found:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
