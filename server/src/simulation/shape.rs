@@ -49,6 +49,7 @@ impl Shape {
             remote: Remote::default(),
             archive: ArchiveConfig::default(),
             keep: Keep::nobody(),
+            cluster: None,
             verify: Verify::Tiers,
             policy: match self.policy {
                 0 => Policy::Session,
