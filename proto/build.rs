@@ -4,6 +4,7 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     use prost::Message;
     println!("cargo:rerun-if-changed=turnkv");
+    println!("cargo:rerun-if-changed=etcd");
     let files = [
         "turnkv/v1/pool.proto",
         "turnkv/v1/sessions.proto",
@@ -31,6 +32,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(&unary_out)?;
     let messages_elsewhere = tonic_prost_build::configure().extern_path(".turnkv.v1", "crate::wire");
     messages_elsewhere.build_client(false).out_dir(unary_out).compile_fds(unary)?;
+
+    // Of etcd this is a client only.
+    if std::env::var_os("CARGO_FEATURE_ETCD").is_some() {
+        let etcd = protox::compile(["etcd/kv.proto", "etcd/rpc.proto"], ["."])?;
+        tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(etcd)?;
+    }
     Ok(())
 }
 

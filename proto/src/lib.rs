@@ -1,6 +1,7 @@
 //! TurnKV's wire: messages, checked ids, layout arithmetic, error kinds.
 //!
 //! - [`error`]: few kinds of error, each with what to do, as gRPC status and as local-socket failure
+//! - `etcd` (feature `etcd`): the part of etcd's API that a member of a cluster asks
 //! - [`ids`]: block hashes, namespace ids, session ids
 //! - [`layout`]: what a namespace is, how many bytes its pages have, what its id is
 //! - [`limits`]: bounds both sides agree on
@@ -13,6 +14,8 @@
 #[cfg(feature = "wire")]
 mod convert;
 pub mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod ids;
 pub mod layout;
 pub mod limits;

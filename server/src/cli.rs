@@ -41,6 +41,11 @@ enum Command {
     },
     /// Make an authority and certificates to try TLS with.
     Certs(cmd::certs::CertsArguments),
+    /// Say who is in a running server's cluster, and how that stands.
+    Cluster {
+        #[command(subcommand)]
+        command: cmd::cluster::ClusterCommand,
+    },
     /// Print the configuration in force, every key.
     Config {
         /// Configuration file (TOML).
@@ -132,6 +137,7 @@ fn act(command: Command) -> anyhow::Result<()> {
             serve_as(start, log_json, left).map_err(|error| before.comes_back(error))
         }
         Command::Certs(arguments) => cmd::certs::run(&arguments),
+        Command::Cluster { command } => on_a_runtime(cmd::cluster::run(&command)),
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
         Command::Drain { address, undo } => on_a_runtime(cmd::drain::run(address.as_deref(), undo)),
         Command::Keep { socket, without_server_ms } => {

@@ -9,6 +9,7 @@
 //! - [`child`]: a process that ends with its test
 //! - [`cluster`]: pools that share what they have
 //! - [`counts`]: a pool's counts, as they come to be
+//! - [`etcd`]: an etcd of a test's own
 //! - [`fabric`]: a server whose pages go by NICs
 //! - [`flood`]: connections that want nothing good; [`http2`]: gRPC by hand, for callers that no library would be
 //! - [`gpu`]: a host device with pages in it
@@ -27,6 +28,7 @@ pub mod certs;
 pub mod child;
 pub mod cluster;
 pub mod counts;
+pub mod etcd;
 pub mod fabric;
 pub mod flood;
 pub mod gpu;

@@ -136,7 +136,9 @@ async fn every_metric_is_described_and_named_by_the_rule() -> Result<()> {
 async fn every_verb_of_the_protocol_is_timed() -> Result<()> {
     let (_server, page) = page_after_traffic().await?;
     let mut verbs = 0;
-    for (file, before) in [("pool", ""), ("sessions", ""), ("admin", ""), ("snapshots", "snapshot_")] {
+    for (file, before) in
+        [("pool", ""), ("sessions", ""), ("admin", ""), ("snapshots", "snapshot_"), ("cluster", "")]
+    {
         let proto = std::fs::read_to_string(root().join(format!("proto/turnkv/v1/{file}.proto")))?;
         for rpc in proto.lines().filter_map(|line| line.trim().strip_prefix("rpc ")) {
             let name = rpc.split('(').next().context("an rpc has a name")?;

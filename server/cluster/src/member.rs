@@ -128,13 +128,13 @@ impl ClusterMember {
         self.draining = true;
     }
 
-    /// This member's life is over: another one begins, with what it is home of. Calls under way are decided; all sessions are
+    /// This member's life is over: another one begins, with what it is home of, by the seed that holds now. Calls under way are decided; all sessions are
     /// published again.
-    pub fn begin_again(&mut self, incarnation: Incarnation) -> Effects {
+    pub fn begin_again(&mut self, incarnation: Incarnation, seed: u64) -> Effects {
         let mut effects = Effects::default();
         let decided = std::mem::take(&mut self.calls).into_keys().map(|call| (call, Decision::Nowhere));
         effects.decided.extend(decided);
-        self.config.own.incarnation = incarnation;
+        (self.config.own.incarnation, self.config.seed) = (incarnation, seed);
         self.next_call = incarnation.0 << 40;
         self.homes.hurry();
         effects

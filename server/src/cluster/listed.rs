@@ -2,7 +2,7 @@
 //! believed of it.
 
 use super::card::MemberCard;
-use super::seen::Seen;
+use super::seen::{NewLife, Seen};
 use crate::config::ListedMember;
 use crate::limits::MEMBER_SILENT_MAX;
 use parking_lot::Mutex;
@@ -17,19 +17,27 @@ pub(super) struct ListedMembers {
     listed: BTreeMap<MemberId, ListedMember>,
     /// What each said last of itself, and when. No more than are listed.
     heard: Mutex<BTreeMap<MemberId, (MemberCard, Instant)>>,
+    seed: u64,
 }
 
 impl ListedMembers {
     /// Nobody was heard yet.
-    pub(super) fn new(members: &[ListedMember]) -> ListedMembers {
+    pub(super) fn new(members: &[ListedMember], seed: u64) -> ListedMembers {
         let listed = members.iter().map(|member| (MemberId::of(&member.id), member.clone())).collect();
-        ListedMembers { listed, heard: Mutex::default() }
+        ListedMembers { listed, heard: Mutex::default(), seed }
     }
 
-    /// The incarnation of a life that begins now: nobody writes the last one down, so it is the time, or what comes after the
-    /// latest one that others have heard of.
-    pub(super) fn next_life(after: Incarnation, unix_ms: u64) -> Incarnation {
-        Incarnation(unix_ms.max(after.0.saturating_add(1)))
+    /// A life that is to begin now: the first one, or one after the latest that was heard of. Nobody writes the last one down, so
+    /// its number is the time, or what comes after the latest.
+    pub(super) fn next_life(
+        &self,
+        current: Option<Incarnation>,
+        after: Incarnation,
+        unix_ms: u64,
+    ) -> Option<NewLife> {
+        let is_due = current.is_none_or(|current| after > current);
+        let incarnation = Incarnation(unix_ms.max(after.0.saturating_add(1)));
+        is_due.then_some(NewLife { incarnation, seed: self.seed })
     }
 
     /// A member said this of itself, to this one.
@@ -97,7 +105,7 @@ mod tests {
 
     #[test]
     fn whoever_was_heard_is_there_and_nobody_else() {
-        let members = ListedMembers::new(&[listed("a"), listed("b"), listed("c")]);
+        let members = ListedMembers::new(&[listed("a"), listed("b"), listed("c")], 5);
         let own = card("a", 7);
         assert_eq!(names(&members.look(&own)), (1, 3));
         members.heard(MemberCard { endpoint: "tcp://elsewhere:9".to_owned(), ..card("b", 5) }).unwrap();
@@ -115,7 +123,13 @@ mod tests {
 
     #[test]
     fn a_life_is_later_than_every_one_that_was_heard_of() {
-        assert_eq!(ListedMembers::next_life(Incarnation(0), 1_000), Incarnation(1_000));
-        assert_eq!(ListedMembers::next_life(Incarnation(5_000), 1_000), Incarnation(5_001));
+        let members = ListedMembers::new(&[listed("a")], 5);
+        let begun = |current, after| {
+            members.next_life(current, Incarnation(after), 1_000).map(|life| (life.incarnation.0, life.seed))
+        };
+        assert_eq!(begun(None, 0), Some((1_000, 5)));
+        assert_eq!(begun(None, 5_000), Some((5_001, 5)));
+        assert_eq!(begun(Some(Incarnation(900)), 0), None, "it goes on");
+        assert_eq!(begun(Some(Incarnation(900)), 950), Some((1_000, 5)));
     }
 }

@@ -5,17 +5,20 @@
 //!
 //! - [`runtime`]: [`Cluster`], the verbs; [`rounds`]: what happens once a second, and a life's begin; [`pulling`]: what
 //!   pulls ask; [`report`]: how it stands
-//! - [`membership`]: who knows the members: [`listed`]; [`seen`]: what a round sees of them; [`card`]: what one says of itself
-//! - [`peers`], [`peer`]: the others, and the queue to each; [`link`]: a connection to one, and messages as they travel
+//! - [`membership`]: who knows the members: [`listed`], [`etcd`]; [`seen`]: what a round sees of them; [`card`]: what one says of itself
+//! - [`peers`], [`peer`]: the others, and the queue to each; [`link`]: a connection to one, and messages as they travel;
+//!   [`place`]: where that is
 //! - [`counts`]: what is counted
 
 mod card;
 mod counts;
+mod etcd;
 pub(crate) mod link;
 mod listed;
 mod membership;
 mod peer;
 mod peers;
+mod place;
 mod pulling;
 mod report;
 mod rounds;

@@ -5,6 +5,7 @@ use super::peer::PeerReport;
 use super::runtime::{Cluster, MemberList};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use turnkv_proto::Error;
 
 /// How this member's part in the cluster stands.
 pub(crate) struct ClusterReport {
@@ -37,6 +38,11 @@ pub(crate) struct PeerAt {
 }
 
 impl Cluster {
+    /// A member is gone for good: nothing is known of it any more. Whether something was.
+    pub(crate) async fn forget(&self, name: &str) -> Result<bool, Error> {
+        self.membership.forget(name).await
+    }
+
     /// How it stands.
     pub(crate) fn report(&self) -> ClusterReport {
         let state = self.state.lock();

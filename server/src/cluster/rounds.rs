@@ -3,13 +3,13 @@
 
 use super::card::MemberCard;
 use super::counts::ClusterCounts;
-use super::listed::ListedMembers;
 use super::membership::Membership;
 use super::peer::OwnCard;
 use super::peers::Peers;
 use super::runtime::{Cluster, ClusterParts, MemberList};
-use super::seen::Seen;
-use crate::config::{ClusterMembers, ClusterSettings};
+use super::seen::{NewLife, Seen};
+use crate::clock::Clock;
+use crate::config::ClusterSettings;
 use crate::limits::{CLUSTER_ROUND, CLUSTER_TICK, LIVES_ROUNDS_MIN};
 use parking_lot::RwLock;
 use std::convert::Infallible;
@@ -28,12 +28,7 @@ impl Cluster {
     /// This server's part in a cluster, on the runtime of the caller. Nothing is asked or told before it [runs](Cluster::run).
     pub(crate) fn new(settings: &ClusterSettings) -> anyhow::Result<Arc<Cluster>> {
         let (own, counts) = (&settings.own, Arc::new(ClusterCounts::new()));
-        let membership = match &settings.members {
-            ClusterMembers::Listed(members) => Membership::Listed(ListedMembers::new(members)),
-            ClusterMembers::Etcd { .. } => {
-                anyhow::bail!("members are not read from etcd yet: list them (cluster.members)")
-            }
-        };
+        let membership = Membership::new(settings, Clock::system().unix_ms()).map_err(anyhow::Error::msg)?;
         let life = Life { member: MemberId::of(&own.id), incarnation: Incarnation(0) };
         let state = MemberState::Serving;
         let card = MemberCard {
@@ -42,18 +37,18 @@ impl Cluster {
             zone: own.zone.clone(),
             member: Member { id: life.member, incarnation: life.incarnation, weight: own.weight, state },
         };
-        // The same for all members of the cluster: it is made of its name.
-        let seed = MemberId::of(&settings.name).0;
-        let member = ClusterMember::new(ClusterConfig { own: life, weight: own.weight, seed });
+        // It takes part when its first life begins.
+        let member = ClusterMember::new(ClusterConfig { own: life, weight: own.weight, seed: 0 });
         let own = Arc::new(OwnCard { cluster: settings.name.clone(), card: RwLock::new(Arc::new(card)) });
         let runtime = Handle::current();
-        let peers = Peers::new(own, runtime.clone(), settings.tls.clone(), Arc::clone(&counts));
+        let peers =
+            Peers::new(own, runtime.clone(), settings.tls.clone().or_environment(), Arc::clone(&counts));
         Ok(Cluster::assemble(ClusterParts { member, peers, membership, counts, runtime }))
     }
 
     /// Goes on for as long as it is polled.
     pub(crate) async fn run(self: Arc<Self>) -> Result<(), Infallible> {
-        tokio::join!(self.rounds(), self.ticks());
+        tokio::join!(self.rounds(), self.ticks(), self.membership.run());
         Ok(())
     }
 
@@ -64,10 +59,8 @@ impl Cluster {
         loop {
             rounds.tick().await;
             number += 1;
-            let is_first = last_life.is_none();
-            let is_over = self.superseded_by.load(Ordering::Relaxed) > 0;
             let may_begin = last_life.is_none_or(|last| number - last >= LIVES_ROUNDS_MIN);
-            if (is_first || is_over) && may_begin && self.begin_life(is_first) {
+            if may_begin && self.begin_life(last_life.is_none()) {
                 last_life = Some(number);
             }
             if last_life.is_some() {
@@ -88,13 +81,14 @@ impl Cluster {
     }
 
     /// Begins a life: the first one of this process, or one after another process, or this one before its marks were lost, was
-    /// heard of in a later one. False: whoever knows the members cannot say which.
+    /// heard of in a later one. False: this one goes on, or whoever knows the members cannot say yet which.
     fn begin_life(&self, is_first: bool) -> bool {
-        let latest = Incarnation(self.superseded_by.swap(0, Ordering::Relaxed));
-        let Some(incarnation) = self.membership.next_life(latest, self.clock.unix_ms()) else {
-            self.superseded_by.fetch_max(latest.0, Ordering::Relaxed);
+        let latest = Incarnation(self.superseded_by.load(Ordering::Relaxed));
+        let current = Some(self.own().member.incarnation).filter(|_| !is_first);
+        let Some(life) = self.membership.next_life(current, latest, self.clock.unix_ms()) else {
             return false;
         };
+        let NewLife { incarnation, seed } = life;
         if !is_first {
             self.counts.lives.increment(1);
             tracing::warn!(
@@ -108,7 +102,7 @@ impl Cluster {
         card.member.incarnation = incarnation;
         *own = Arc::new(card);
         drop(own);
-        self.act(|state, _| ((), state.member.begin_again(incarnation)));
+        self.act(|state, _| ((), state.member.begin_again(incarnation, seed)));
         true
     }
 
@@ -125,6 +119,7 @@ impl Cluster {
         });
         if let Some(member) = put {
             let card = MemberCard { member, ..MemberCard::clone(&own) };
+            self.membership.put(&card);
             *self.peers.own.card.write() = Arc::new(card);
         }
         drop(self.peers.greet());

@@ -1,6 +1,7 @@
 //! The operator's commands. Owns: what each prints. Must not know: how the server works.
 //!
 //! - [`certs`]: an authority and certificates to try with
+//! - [`cluster`]: who is in a running server's cluster
 //! - [`config`]: the effective configuration
 //! - [`connect`]: how they reach a running server
 //! - [`drain`]: nothing more is taken, or that is taken back
@@ -16,6 +17,7 @@
 use std::io::{ErrorKind, Write};
 
 pub(crate) mod certs;
+pub(crate) mod cluster;
 pub(crate) mod config;
 mod connect;
 pub(crate) mod drain;

@@ -157,7 +157,7 @@ impl ClusterSettings {
             }
             ClusterMembers::Etcd { endpoints, tls } => {
                 file.endpoint = Some(self.own.endpoint.clone());
-                file.zone = Some(self.own.zone.clone());
+                file.zone = Some(self.own.zone.clone()).filter(|zone| !zone.is_empty());
                 file.weight = Some(self.own.weight);
                 file.etcd = Some(endpoints.clone());
                 (file.etcd_ca, file.etcd_cert, file.etcd_key) =
@@ -171,6 +171,7 @@ impl ClusterSettings {
     pub(super) fn unset(&self) -> Vec<(&'static str, bool)> {
         let file = self.as_file();
         vec![
+            ("cluster.zone", file.zone.is_none()),
             ("cluster.ca", file.ca.is_none()),
             ("cluster.cert", file.cert.is_none()),
             ("cluster.key", file.key.is_none()),

@@ -80,6 +80,7 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::AdminResize
         | Method::AdminUpgrade
         | Method::ClusterStanding
+        | Method::ClusterForget
         // They write to, and read from, the server's own host.
         | Method::SnapshotsExport
         | Method::SnapshotsImport => (Need::Operator, Reach::Everybody),

@@ -54,7 +54,27 @@ pub(crate) const HOMES_BEFORE_MAX: usize = MOVED_MAX;
 pub(crate) const MEMBER_WATCHERS_MAX: usize = 256;
 /// Rounds that pass before a member that was told that its life is over begins another one again.
 pub(crate) const LIVES_ROUNDS_MIN: u64 = 5;
+/// How long one request to etcd may take.
+pub(crate) const ETCD_CALL_MAX: Duration = Duration::from_secs(2);
+/// How long etcd keeps a member's key after the member was heard last.
+pub(crate) const ETCD_LEASE: Duration = Duration::from_secs(5);
+/// How often etcd is told that this member is there.
+pub(crate) const ETCD_LOOK: Duration = Duration::from_secs(1);
+/// Of these looks, every so manieth puts the member's own key again, whatever was read of it.
+pub(crate) const ETCD_PUT_LOOKS: u64 = 5;
+/// The shortest and the longest pause before etcd is asked again after it failed; it doubles.
+pub(crate) const ETCD_PAUSE_MIN: Duration = Duration::from_millis(200);
+/// The longest.
+pub(crate) const ETCD_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Bytes of what one key of etcd says.
+pub(crate) const ETCD_VALUE_BYTES_MAX: usize = 4096;
+/// Times that a number in etcd is raised again after somebody else did meanwhile.
+pub(crate) const ETCD_RAISES_MAX: usize = 16;
 
+const _: () = assert!(
+    ETCD_LEASE.as_millis() > (ETCD_CALL_MAX.as_millis() + ETCD_LOOK.as_millis()),
+    "one request that takes long takes nobody out"
+);
 const _: () = assert!(
     MEMBER_SILENT_MAX.as_millis() >= 3 * CLUSTER_ROUND.as_millis() && SHRUNK_ROUNDS >= 2,
     "a lost greeting or two take nobody out"

@@ -14,16 +14,19 @@ use turnkv_tests::workspace::server_binary;
 const SMALL: &str =
     "[nvme]\npath = \"/one\"\nbytes = \"8GiB\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
 const LARGE: &str = "tcp = \"10.0.0.5:1\"\n[dram]\nbytes = \"64GiB\"\n[nvme]\npath = \"/two\"\nbytes = \"1TiB\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
-/// Keys that a `[nvme]`, or a `[tls]`, must have.
-const REQUIRED: [&str; 5] = ["nvme.path", "nvme.bytes", "tls.cert", "tls.key", "tls.client_ca"];
+/// Two members of a cluster. What differs between them has no default of its own.
+const ONE: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"one\"\nendpoint = \"tls://one:1\"\netcd = [\"https://one:2379\"]\n";
+const TWO: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"two\"\nendpoint = \"tls://two:1\"\netcd = [\"https://two:2379\"]\n";
+/// Keys that a `[nvme]`, a `[tls]`, or a `[cluster]` must have.
+const REQUIRED: [&str; 6] = ["nvme.path", "nvme.bytes", "tls.cert", "tls.key", "tls.client_ca", "cluster.id"];
 /// Numbers too large for some key; the first that its type takes is refused by its bounds.
 const TOO_LARGE: [&str; 4] = ["9223372036854775807", "4294967295", "65535", "255"];
 
 /// The table, with the cells by hand taken from what it was.
 pub(crate) fn table(was: &str) -> Result<String> {
     let folder = tempfile::tempdir()?;
-    let small = printed(folder.path(), SMALL, "/run/one")?;
-    let large = printed(folder.path(), LARGE, "/run/two")?;
+    let small = with_member(folder.path(), SMALL, ONE, "/run/one")?;
+    let large = with_member(folder.path(), LARGE, TWO, "/run/two")?;
     let mut by_hand = rows(was);
     let mut table = "| key | default | bounds | effect |\n|---|---|---|---|\n".to_owned();
     for (key, value) in &small {
@@ -42,6 +45,19 @@ pub(crate) fn table(was: &str) -> Result<String> {
     }
     ensure!(by_hand.is_empty(), "rows of keys that do not exist: {:?}", by_hand.keys());
     Ok(table)
+}
+
+/// Every key of a configuration, and those of a member of a cluster.
+fn with_member(
+    folder: &Path,
+    text: &str,
+    member: &str,
+    runtime: &str,
+) -> Result<Vec<(String, Option<String>)>> {
+    let mut keys = printed(folder, text, runtime)?;
+    keys.retain(|(key, _)| key != "[cluster]");
+    keys.extend(printed(folder, member, runtime)?.into_iter().filter(|(key, _)| key.starts_with("cluster.")));
+    Ok(keys)
 }
 
 #[derive(Default)]
@@ -131,6 +147,7 @@ fn refusal(folder: &Path, key: &str, value: &str) -> Result<String> {
         None => format!("{key} = {value}\n"),
         Some(("nvme", name)) if REQUIRED.contains(&key) => format!("[nvme]\n{name} = {value}\n"),
         Some(("nvme", name)) => format!("{SMALL}{name} = {value}\n"),
+        Some(("cluster", name)) => format!("{ONE}{name} = {value}\n"),
         Some((section, name)) => format!("[{section}]\n{name} = {value}\n"),
     };
     let output = config(folder, &text, "/run/one")?;

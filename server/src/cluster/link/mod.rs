@@ -1,12 +1,12 @@
 //! A connection to another member. Owns: how it is reached, what is asked of it, and how long that may take. Must not know: what
 //! follows from an answer, whether it is asked at all.
 //!
-//! - [`codec`]: messages as they travel; [`place`]: where a member is
+//! - [`codec`]: messages as they travel
 
 pub(crate) mod codec;
-mod place;
 
 use super::card::MemberCard;
+use super::place;
 use crate::limits::{CLUSTER_REQUEST_BYTES_MAX, PEER_NAME_MAX, PEER_NOTE_BYTES_MAX, PEER_TELL_MAX};
 use std::time::Duration;
 use tonic::transport::Channel;

@@ -109,9 +109,9 @@ impl wire::cluster_server::Cluster for ClusterService {
     }
 
     async fn find(&self, request: Request<wire::FindRequest>) -> Answer<wire::FindReply> {
-        let (cluster, guest) = (self.cluster()?, guest_of(&request)?);
         let raw = request.get_ref();
-        let namespace = guest.namespace(&raw.namespace)?;
+        let namespace = guest_of(&request)?.namespace(&raw.namespace)?;
+        let cluster = self.cluster()?;
         if raw.session.is_empty() {
             return Ok(Response::new(self.find_pages(cluster, &namespace, &raw.hashes).await?));
         }
@@ -147,6 +147,11 @@ impl wire::cluster_server::Cluster for ClusterService {
 
     async fn standing(&self, _: Request<wire::StandingRequest>) -> Answer<wire::StandingReply> {
         Ok(Response::new(standing(self.cluster()?.report())))
+    }
+
+    async fn forget(&self, request: Request<wire::ForgetRequest>) -> Answer<wire::ForgetReply> {
+        let known = self.cluster()?.forget(&request.get_ref().name).await?;
+        Ok(Response::new(wire::ForgetReply { known }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where a member is. Owns: channels to it, plain and under TLS, made when they are needed. Must not know: what is asked there.
+//! Where a member, or etcd, is. Owns: channels there, plain and under TLS, made when they are needed. Must not know: what is asked.
 
 use crate::limits::{PEER_CONNECT_MAX, PEER_KEEP_ALIVE, PEER_KEEP_ALIVE_WAIT};
 use hyper_util::rt::TokioIo;
@@ -6,14 +6,15 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 use turnkv_transfer::tls::{Dial, TlsConfig};
 
-/// A channel to `tcp://host:port` or `tls://host:port`. Nothing is connected before it is used.
+/// A channel to a `host:port`: plain after `tcp://` and `http://`, under TLS after `tls://` and `https://`. Nothing is connected
+/// before it is used.
 pub(super) fn channel(endpoint: &str, tls: &TlsConfig) -> Result<Channel, String> {
-    let no_endpoint = || format!("`{endpoint}` is no endpoint of a member");
+    let no_endpoint = || format!("`{endpoint}` is no place of a server");
     let (scheme, place) = endpoint.split_once("://").ok_or_else(no_endpoint)?;
     let (host, port) = Dial::place(place).ok_or_else(no_endpoint)?;
     let is_secured = match scheme {
-        "tcp" => false,
-        "tls" => true,
+        "tcp" | "http" => false,
+        "tls" | "https" => true,
         _ => return Err(no_endpoint()),
     };
     let uri = if is_secured { format!("https://{place}") } else { format!("http://{place}") };
@@ -26,8 +27,8 @@ pub(super) fn channel(endpoint: &str, tls: &TlsConfig) -> Result<Channel, String
     if !is_secured {
         return Ok(endpoint.connect_lazy());
     }
-    // The files are read anew for every connection, as the environment's are.
-    let dial = Dial::new(&host, port, tls.clone().or_environment());
+    // The files are read anew for every connection.
+    let dial = Dial::new(&host, port, tls.clone());
     let connector = service_fn(move |_| {
         let dial = dial.clone();
         async move {
