@@ -1,7 +1,7 @@
 //! Pools that share what they have: real servers on the loopback, as one cluster. Owns: their configuration, and what their
 //! operator asks of them. Must not know: the crates inside them.
 
-use crate::http::{free_address, get_soon, value};
+use crate::http::{get_soon, steady_address, value};
 use crate::server::{Server, Setup};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl Cluster {
     /// # Errors
     /// As there.
     pub async fn start_with(count: usize, known: &Known, setup: &Setup) -> Result<Cluster> {
-        let addresses = |count| (0..count).map(|_| free_address()).collect::<Result<Vec<_>>>();
+        let addresses = |count| (0..count).map(|_| steady_address()).collect::<Result<Vec<_>>>();
         let (tcp, http) = (addresses(count)?, addresses(count)?);
         let setups: Vec<Setup> = (0..count)
             .map(|at| Setup {
