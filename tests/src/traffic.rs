@@ -1,6 +1,6 @@
 //! Traffic of every kind on a server of its own, and the metrics page that it leaves. Must not know: what is asked of the page.
 
-use crate::http::{free_address, get};
+use crate::http::{free_address, get, steady_address};
 use crate::pages::chain;
 use crate::server::{Server, Setup};
 use crate::user::User;
@@ -19,10 +19,15 @@ pub async fn page_after_traffic() -> Result<(Server, String)> {
     let http = free_address()?;
     // An archive that nobody reaches: its series are there all the same.
     let place = "place = \"s3://none\"\nendpoint = \"http://127.0.0.1:1\"\nregion = \"none\"";
-    let sections = format!("[archive]\n{place}\nsessions = \"asked\"\nretries_max = 0\n");
+    let archive = format!("[archive]\n{place}\nsessions = \"asked\"\nretries_max = 0\n");
+    // A cluster of one, likewise.
+    let tcp = steady_address()?;
+    let member = format!("{{ id = \"one\", endpoint = \"tcp://{tcp}\" }}");
+    let sections = format!("{archive}[cluster]\nid = \"one\"\nmembers = [{member}]\n");
     let keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| (name, "none".to_owned()));
-    let metrics = Some(http.to_string());
-    let server = Server::start(Setup { metrics, sections, environment: keys.to_vec(), ..Setup::default() })?;
+    let (metrics, tcp) = (Some(http.to_string()), Some(tcp.to_string()));
+    let setup = Setup { metrics, tcp, sections, environment: keys.to_vec(), ..Setup::default() };
+    let server = Server::start(setup)?;
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let hashes = chain(1, 16);
     let durable = OffloadOptions { durable: true, ..OffloadOptions::default() };

@@ -6,10 +6,17 @@ use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 use turnkv_client::{DataPlane, EndTurn, OffloadOptions};
 
+use turnkv_proto::wire::note::Says;
+use turnkv_proto::wire::{
+    Member, MemberState, NameSessionRequest, Note, OutdoneNote, PublishNote, StandingReply, TellRequest,
+    WatchMembersRequest,
+};
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_tests::cluster::{AGREE_MAX, Cluster};
 use turnkv_tests::pages::chain;
+use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
+use turnkv_tests::workspace::server_binary;
 
 const PAGE: u64 = 16 << 10;
 /// How long a member may take to say where a session is, ms.
@@ -39,7 +46,7 @@ async fn users(cluster: &Cluster) -> Result<(Vec<User>, NamespaceId)> {
 async fn members_see_one_another_and_whoever_dies_leaves_and_comes_back_later() -> Result<()> {
     let mut cluster = Cluster::start(3).await?;
     let before = cluster.standing(0).await?;
-    let life = |standing: &turnkv_proto::wire::StandingReply, name: &str| {
+    let life = |standing: &StandingReply, name: &str| {
         let view = standing.view.clone().unwrap_or_default();
         view.members.iter().find(|member| member.name == name).map(|member| member.incarnation)
     };
@@ -151,5 +158,122 @@ async fn what_a_start_brings_back_is_published_again() -> Result<()> {
         }
         ensure!(Instant::now() < until, "{found:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn turnkv(cluster: &Cluster, at: usize, words: &[&str]) -> Result<(bool, String)> {
+    let mut command = std::process::Command::new(server_binary()?);
+    let output = command.arg("cluster").args(words).args(["--address", &cluster.tcp(at)]).output()?;
+    let said = if output.status.success() { &output.stdout } else { &output.stderr };
+    Ok((output.status.success(), String::from_utf8(said.clone())?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_sees_who_is_there_and_who_is_silent() -> Result<()> {
+    let mut cluster = Cluster::start(2).await?;
+    let (_, status) = turnkv(&cluster, 0, &["status"])?;
+    ensure!(status.contains("2 members, epoch ") && status.contains("serving  pool-1"), "{status}");
+    let (_, members) = turnkv(&cluster, 1, &["members", "--json"])?;
+    let members: serde_json::Value = serde_json::from_str(&members)?;
+    ensure!(members["own"] == "pool-1" && members["members"][0]["state"] == "serving", "{members}");
+    let (done, said) = turnkv(&cluster, 0, &["forget", "pool-1"])?;
+    ensure!(!done && said.contains("cluster.members"), "{said}");
+    cluster.servers[1].kill()?;
+    cluster.agree(&[0], AGREE_MAX).await?;
+    let (_, status) = turnkv(&cluster, 0, &["status"])?;
+    ensure!(status.contains("out      pool-1") && status.contains("SILENT"), "{status}");
+    let (_, status) = turnkv(&cluster, 0, &["status", "--json"])?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    ensure!(status["peers"][0]["answers"] == false && status["membership"] == "static", "{status}");
+    // A server without [cluster] says so.
+    let alone = Server::start(Setup::default())?;
+    let mut command = std::process::Command::new(server_binary()?);
+    let output = command.args(["cluster", "status", "--address", &alone.address()]).output()?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(!output.status.success() && said.contains("no cluster") && said.lines().count() == 2, "{said}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_watches_members_is_told_of_each_change_and_is_in_nobodys_way() -> Result<()> {
+    let mut cluster = Cluster::start(2).await?;
+    let mut views = cluster.client(0).await?.watch_members(WatchMembersRequest {}).await?.into_inner();
+    let mut count = async || -> Result<usize> {
+        let view = tokio::time::timeout(AGREE_MAX, views.message()).await??;
+        Ok(view.map_or(0, |view| view.members.len()))
+    };
+    ensure!(count().await? == 2);
+    cluster.servers[1].kill()?;
+    while count().await? != 1 {}
+    cluster.servers[1].restart()?;
+    while count().await? != 2 {}
+    let began = Instant::now();
+    cluster.servers[0].terminate()?;
+    ensure!(began.elapsed() < Duration::from_secs(10), "{:?} to leave", began.elapsed());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_and_nonsense_are_refused_and_change_nothing() -> Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let epoch = cluster.agree(&[0, 1], AGREE_MAX).await?;
+    let to = number_of(&cluster, 0, 1).await?;
+    let from = |name: &str| Member {
+        name: name.to_owned(),
+        endpoint: "tcp://127.0.0.1:1".to_owned(),
+        weight: 100,
+        state: MemberState::Serving.into(),
+        incarnation: 1,
+        ..Member::default()
+    };
+    let tell = |cluster: &str, name: &str, notes| TellRequest {
+        cluster: cluster.to_owned(),
+        from: Some(from(name)),
+        to,
+        notes,
+    };
+    let keys = |bytes: usize| Note {
+        says: Some(Says::Publish(PublishNote { posts: vec![1; bytes].into(), ..PublishNote::default() })),
+    };
+    let no_tip = Note { says: Some(Says::Outdone(OutdoneNote { session: vec![1; 16].into(), tip: None })) };
+    let mut client = cluster.client(0).await?;
+    for (what, told) in [
+        ("another cluster", tell("others", "pool-1", vec![])),
+        ("a stranger", tell("tests", "pool-9", vec![])),
+        ("somebody else", TellRequest { to: to ^ 1, ..tell("tests", "pool-1", vec![]) }),
+        ("nobody", TellRequest { from: None, ..tell("tests", "pool-1", vec![]) }),
+        ("half a key", tell("tests", "pool-1", vec![keys(17)])),
+        ("too many keys", tell("tests", "pool-1", vec![keys(16 * 1025)])),
+        ("no tip", tell("tests", "pool-1", vec![no_tip])),
+        ("nothing", tell("tests", "pool-1", vec![Note { says: None }])),
+    ] {
+        let refused = client.tell(told).await.err().map(|status| status.code());
+        ensure!(refused == Some(tonic::Code::InvalidArgument), "{what}: {refused:?}");
+    }
+    // What is well-formed, of a member in an earlier life, is not heard: that life is over.
+    client.tell(tell("tests", "pool-1", vec![keys(16)])).await?;
+    let until = Instant::now() + Duration::from_secs(5);
+    while cluster.value(0, "turnkv_cluster_fenced_messages_total")? < 1.0 {
+        ensure!(Instant::now() < until, "the words of a life that is over were heard");
+    }
+    ensure!(cluster.agree(&[0, 1], AGREE_MAX).await? == epoch);
+    Ok(())
+}
+
+/// The number by which members name one, as another one says it of a session at home there.
+async fn number_of(cluster: &Cluster, home: usize, asked: usize) -> Result<u64> {
+    let (users, namespace) = users(cluster).await?;
+    turn(&users[home], "numbered", &chain(77, 2)).await?;
+    let request =
+        NameSessionRequest { namespace: namespace.0.to_vec().into(), session: "numbered".to_owned() };
+    let held = cluster.client(home).await?.name_session(request.clone()).await?.into_inner();
+    ensure!(!held.not_home && held.turn == 1 && held.hashes.len() == 2 * 32, "{held:?}");
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        let said = cluster.client(asked).await?.name_session(request.clone()).await?.into_inner();
+        ensure!(said.not_home && Instant::now() < until, "{said:?}");
+        if let Some(home) = said.elsewhere.and_then(|tip| tip.home) {
+            return Ok(home.member);
+        }
     }
 }

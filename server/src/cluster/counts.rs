@@ -58,9 +58,67 @@ pub(super) enum FoundAt {
     Nowhere,
 }
 
+/// Handles of what is counted of requests to etcd.
+pub(super) struct EtcdCounts {
+    asked: [Counter; EtcdVerb::ALL.len()],
+    /// Requests that failed or came too late.
+    pub(super) failed: Counter,
+}
+
+/// What is asked of etcd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EtcdVerb {
+    Range,
+    Put,
+    DeleteRange,
+    Txn,
+    LeaseGrant,
+    LeaseKeepAlive,
+    Watch,
+}
+
+impl EtcdVerb {
+    const ALL: [EtcdVerb; 7] = [
+        EtcdVerb::Range,
+        EtcdVerb::Put,
+        EtcdVerb::DeleteRange,
+        EtcdVerb::Txn,
+        EtcdVerb::LeaseGrant,
+        EtcdVerb::LeaseKeepAlive,
+        EtcdVerb::Watch,
+    ];
+
+    /// Its name in metrics and messages.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            EtcdVerb::Range => "range",
+            EtcdVerb::Put => "put",
+            EtcdVerb::DeleteRange => "delete_range",
+            EtcdVerb::Txn => "txn",
+            EtcdVerb::LeaseGrant => "lease_grant",
+            EtcdVerb::LeaseKeepAlive => "lease_keep_alive",
+            EtcdVerb::Watch => "watch",
+        }
+    }
+}
+
+impl EtcdCounts {
+    /// Of a member, also of one that asks no etcd: there they stay 0.
+    pub(super) fn new() -> EtcdCounts {
+        let asked = |verb: EtcdVerb| counter!("turnkv_cluster_etcd_requests_total", "verb" => verb.name());
+        EtcdCounts { asked: EtcdVerb::ALL.map(asked), failed: counter!("turnkv_cluster_etcd_failures_total") }
+    }
+
+    /// Something was asked.
+    pub(super) fn asked(&self, verb: EtcdVerb) {
+        self.asked[verb as usize].increment(1);
+    }
+}
+
 impl ClusterCounts {
     pub(super) fn new() -> ClusterCounts {
         describe();
+        drop(EtcdCounts::new());
         let found = |at: &'static str| counter!("turnkv_cluster_finds_total", "at" => at);
         ClusterCounts {
             members: gauge!("turnkv_cluster_view_servers"),
@@ -133,6 +191,11 @@ fn describe() {
         "turnkv_cluster_lives_total",
         "Lives that this process began because a later one of its name was heard of: another process may have it"
     );
+    describe_counter!(
+        "turnkv_cluster_etcd_requests_total",
+        "Requests to etcd by verb; none of them is made by a turn or a lookup"
+    );
+    describe_counter!("turnkv_cluster_etcd_failures_total", "Requests to etcd that failed or came too late");
     describe_counter!("turnkv_cluster_fenced_messages_total", "Messages from lives of members that are over");
     describe_counter!("turnkv_cluster_finds_total", "Sessions that were looked for, by where they were");
     describe_histogram!("turnkv_cluster_find_seconds", "Time until it was decided where a session is");

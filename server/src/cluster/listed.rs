@@ -2,7 +2,7 @@
 //! believed of it.
 
 use super::card::MemberCard;
-use super::seen::{NewLife, Seen};
+use super::seen::{NewLife, SeenMembers};
 use crate::config::ListedMember;
 use crate::limits::MEMBER_SILENT_MAX;
 use parking_lot::Mutex;
@@ -58,7 +58,7 @@ impl ListedMembers {
     }
 
     /// Who was heard lately, and this member.
-    pub(super) fn look(&self, own: &MemberCard) -> Seen {
+    pub(super) fn look(&self, own: &MemberCard) -> SeenMembers {
         let heard = self.heard.lock();
         let is_there = |(_, at): &&(MemberCard, Instant)| at.elapsed() <= MEMBER_SILENT_MAX;
         let there = heard.values().filter(is_there).map(|(card, _)| card.member);
@@ -68,7 +68,7 @@ impl ListedMembers {
             Some((card, _)) => card.clone(),
             None => silent(*id, listed),
         });
-        Seen { observation, cards: cards.collect() }
+        SeenMembers { observation, cards: cards.collect() }
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
         card
     }
 
-    fn names(seen: &Seen) -> (usize, usize) {
+    fn names(seen: &SeenMembers) -> (usize, usize) {
         let Observation::Members(members) = &seen.observation else { panic!("a list is always there") };
         (members.len(), seen.cards.len())
     }

@@ -3,7 +3,7 @@
 use super::card::MemberCard;
 use super::etcd::EtcdMembers;
 use super::listed::ListedMembers;
-use super::seen::{NewLife, Seen};
+use super::seen::{NewLife, SeenMembers};
 use crate::config::{ClusterMembers, ClusterSettings};
 use turnkv_cluster::{Incarnation, MemberId};
 use turnkv_proto::Error;
@@ -55,7 +55,7 @@ impl Membership {
     }
 
     /// Looks who is there.
-    pub(super) fn look(&self, own: &MemberCard) -> Seen {
+    pub(super) fn look(&self, own: &MemberCard) -> SeenMembers {
         match self {
             Membership::Listed(listed) => listed.look(own),
             Membership::Etcd(etcd) => etcd.look(),

@@ -7,7 +7,7 @@
 
 use super::card::MemberCard;
 use super::counts::ClusterCounts;
-use super::link::{Link, LinkFault, Named};
+use super::link::{LinkFault, MemberLink, Named};
 use crate::limits::{
     ANSWERED_ROUNDS, CLUSTER_ROUND, PEER_BATCH_MESSAGES_MAX, PEER_FAILURES_MAX, PEER_MESSAGES_MAX, PEER_PAUSE,
 };
@@ -28,25 +28,25 @@ pub(super) struct OwnCard {
 }
 
 /// Another member.
-pub(super) struct Peer {
-    link: Link,
+pub(super) struct OtherMember {
+    link: MemberLink,
     endpoint: String,
-    queue: mpsc::Sender<Outgoing>,
-    standing: Mutex<Standing>,
+    queue: mpsc::Sender<QueuedWord>,
+    standing: Mutex<Answering>,
     dropped: AtomicU64,
     counts: Arc<ClusterCounts>,
     said: Seldom,
 }
 
 /// What waits to leave.
-enum Outgoing {
+enum QueuedWord {
     Note(Envelope),
     /// That this one is there.
     Greeting,
 }
 
 /// How it answers.
-struct Standing {
+struct Answering {
     last_answer: Option<Instant>,
     failures: u32,
     paused_until: Option<Instant>,
@@ -68,18 +68,18 @@ pub(crate) struct PeerReport {
     pub(crate) note: String,
 }
 
-impl Peer {
+impl OtherMember {
     /// A member at an endpoint. What is told to it leaves until nobody has it any more.
     pub(super) fn start(
         runtime: &Handle,
         to: MemberId,
-        (endpoint, link): (&str, Link),
+        (endpoint, link): (&str, MemberLink),
         own: &Arc<OwnCard>,
         counts: &Arc<ClusterCounts>,
-    ) -> Arc<Peer> {
+    ) -> Arc<OtherMember> {
         let (queue, waiting) = mpsc::channel(PEER_MESSAGES_MAX);
-        let standing = Standing { last_answer: None, failures: 0, paused_until: None, note: String::new() };
-        let peer = Arc::new(Peer {
+        let standing = Answering { last_answer: None, failures: 0, paused_until: None, note: String::new() };
+        let peer = Arc::new(OtherMember {
             link,
             endpoint: endpoint.to_owned(),
             queue,
@@ -100,14 +100,14 @@ impl Peer {
 
     /// Puts a message into its queue; where that is full it is dropped, as any may be lost.
     pub(super) fn tell(&self, envelope: Envelope) {
-        if self.queue.try_send(Outgoing::Note(envelope)).is_err() {
+        if self.queue.try_send(QueuedWord::Note(envelope)).is_err() {
             self.dropped(1);
         }
     }
 
     /// Says to it that this one is there, with whatever else waits. A full queue is on its way anyhow.
     pub(super) fn greet(&self) {
-        drop(self.queue.try_send(Outgoing::Greeting));
+        drop(self.queue.try_send(QueuedWord::Greeting));
     }
 
     /// How many leading ones of these pages it has; none: it does not answer.
@@ -164,7 +164,7 @@ impl Peer {
             Ok(_) => {
                 let note = String::new();
                 *standing =
-                    Standing { last_answer: Some(Instant::now()), failures: 0, paused_until: None, note };
+                    Answering { last_answer: Some(Instant::now()), failures: 0, paused_until: None, note };
             }
             Err(fault) => {
                 standing.failures = standing.failures.saturating_add(1);
@@ -192,8 +192,8 @@ impl Peer {
 
 /// Tells a member what waits for it.
 struct PeerRun {
-    peer: Weak<Peer>,
-    waiting: mpsc::Receiver<Outgoing>,
+    peer: Weak<OtherMember>,
+    waiting: mpsc::Receiver<QueuedWord>,
     to: MemberId,
     own: Arc<OwnCard>,
 }
@@ -208,13 +208,13 @@ impl PeerRun {
         }
     }
 
-    async fn leave(&self, peer: &Peer, batch: Vec<Outgoing>) {
+    async fn leave(&self, peer: &OtherMember, batch: Vec<QueuedWord>) {
         let own = Arc::clone(&self.own.card.read());
-        let is_greeting = batch.iter().any(|outgoing| matches!(outgoing, Outgoing::Greeting));
+        let is_greeting = batch.iter().any(|outgoing| matches!(outgoing, QueuedWord::Greeting));
         let notes = batch.into_iter().filter_map(|outgoing| match outgoing {
             // What was said in a life that is over is not said in the next one's name.
-            Outgoing::Note(envelope) if envelope.from == own.life() => Some(envelope.message),
-            Outgoing::Note(_) | Outgoing::Greeting => None,
+            QueuedWord::Note(envelope) if envelope.from == own.life() => Some(envelope.message),
+            QueuedWord::Note(_) | QueuedWord::Greeting => None,
         });
         let notes: Vec<_> = notes.collect();
         if peer.is_paused() && !is_greeting {
@@ -225,5 +225,74 @@ impl PeerRun {
             Ok(()) => peer.counts.sent.increment(notes.len() as u64),
             Err(_) => peer.dropped(notes.len()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::PEER_TELL_MAX;
+    use turnkv_cluster::{Incarnation, Member, MemberState, Message};
+    use turnkv_transfer::tls::TlsConfig;
+
+    fn card(name: &str) -> MemberCard {
+        let (id, state) = (MemberId::of(name), MemberState::Serving);
+        let member = Member { id, incarnation: Incarnation(1), weight: 1, state };
+        MemberCard { name: name.to_owned(), endpoint: String::new(), zone: String::new(), member }
+    }
+
+    fn peer_at(endpoint: &str) -> Arc<OtherMember> {
+        let own = OwnCard { cluster: "t".to_owned(), card: RwLock::new(Arc::new(card("own"))) };
+        let link = MemberLink::new(endpoint, &TlsConfig::default()).unwrap();
+        let counts = Arc::new(ClusterCounts::new());
+        let to = MemberId::of("other");
+        OtherMember::start(&Handle::current(), to, (endpoint, link), &Arc::new(own), &counts)
+    }
+
+    fn word() -> Envelope {
+        let (from, message) = (card("own").life(), Message::Over { latest: Incarnation(1) });
+        Envelope { from, to: MemberId::of("other"), message }
+    }
+
+    /// Accepts, and says nothing.
+    fn silent_place() -> (std::net::TcpListener, String) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("tcp://{}", listener.local_addr().unwrap());
+        (listener, endpoint)
+    }
+
+    #[tokio::test]
+    async fn a_silent_member_costs_a_queue_and_no_more() {
+        let (_listener, endpoint) = silent_place();
+        let peer = peer_at(&endpoint);
+        let (said, batch) = (PEER_MESSAGES_MAX + 500, PEER_BATCH_MESSAGES_MAX);
+        (0..said).for_each(|_| peer.tell(word()));
+        assert!(peer.waiting() <= PEER_MESSAGES_MAX);
+        let report = peer.report();
+        assert!(report.dropped as usize >= said - PEER_MESSAGES_MAX - batch, "{report:?}");
+        // What was under way comes to nothing in time, and after some tries nothing more is tried: all that waited is dropped.
+        tokio::time::sleep(PEER_TELL_MAX * (PEER_FAILURES_MAX + 1)).await;
+        let report = peer.report();
+        assert_eq!((report.waiting, report.dropped as usize, report.answers), (0, said, false), "{report:?}");
+        assert!(report.note.contains("no answer within"), "{report:?}");
+        // Whoever asks it something is told so at once.
+        let began = Instant::now();
+        assert_eq!(peer.count_pages(&NamespaceId([1; 32]), &[BlockHash([1; 32])]).await, None);
+        assert!(began.elapsed() < Duration::from_millis(10));
+    }
+
+    #[tokio::test]
+    async fn a_member_that_is_not_there_is_noted_and_ends_with_its_last_user() {
+        let (listener, endpoint) = silent_place();
+        drop(listener);
+        let peer = peer_at(&endpoint);
+        peer.greet();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let report = peer.report();
+        assert!(!report.answers && report.silent.is_none() && !report.note.is_empty(), "{report:?}");
+        let weak = Arc::downgrade(&peer);
+        drop(peer);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(weak.upgrade().is_none());
     }
 }

@@ -3,8 +3,8 @@
 
 use super::card::MemberCard;
 use super::counts::ClusterCounts;
-use super::link::Link;
-use super::peer::{OwnCard, Peer};
+use super::link::MemberLink;
+use super::peer::{OtherMember, OwnCard};
 use crate::limits::GREETED_MAX;
 use crate::seldom::Seldom;
 use parking_lot::RwLock;
@@ -16,33 +16,33 @@ use turnkv_cluster::{MemberId, View};
 use turnkv_transfer::tls::TlsConfig;
 
 /// Every other member that is known.
-pub(super) struct Peers {
+pub(super) struct OtherMembers {
     pub(super) own: Arc<OwnCard>,
     runtime: Handle,
     tls: TlsConfig,
     counts: Arc<ClusterCounts>,
-    known: RwLock<BTreeMap<MemberId, Known>>,
+    known: RwLock<BTreeMap<MemberId, KnownMember>>,
     said: Seldom,
 }
 
 /// One of them. Bounded by what a view is bounded by.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct KnownMember {
     /// What it said of itself last.
     pub(super) card: Arc<MemberCard>,
     /// How it is reached.
-    pub(super) peer: Arc<Peer>,
+    pub(super) peer: Arc<OtherMember>,
 }
 
-impl Peers {
+impl OtherMembers {
     /// Nobody is known yet.
     pub(super) fn new(
         own: Arc<OwnCard>,
         runtime: Handle,
         tls: TlsConfig,
         counts: Arc<ClusterCounts>,
-    ) -> Peers {
-        Peers { own, runtime, tls, counts, known: RwLock::default(), said: Seldom::new() }
+    ) -> OtherMembers {
+        OtherMembers { own, runtime, tls, counts, known: RwLock::default(), said: Seldom::new() }
     }
 
     /// What is shown to members.
@@ -51,12 +51,12 @@ impl Peers {
     }
 
     /// One of them.
-    pub(super) fn get(&self, id: MemberId) -> Option<Known> {
+    pub(super) fn get(&self, id: MemberId) -> Option<KnownMember> {
         self.known.read().get(&id).cloned()
     }
 
     /// All of them, by number.
-    pub(super) fn all(&self) -> Vec<Known> {
+    pub(super) fn all(&self) -> Vec<KnownMember> {
         self.known.read().values().cloned().collect()
     }
 
@@ -72,7 +72,7 @@ impl Peers {
                 Some(known) => known.card = Arc::new(card),
                 None => {
                     if let Some(peer) = self.begin(&card) {
-                        known.insert(id, Known { card: Arc::new(card), peer });
+                        known.insert(id, KnownMember { card: Arc::new(card), peer });
                     }
                 }
             }
@@ -81,21 +81,21 @@ impl Peers {
 
     /// Says to members that this one is there: to all of a small cluster, else to those that follow it in order. Returns who
     /// they are.
-    pub(super) fn greet(&self) -> Vec<Arc<Peer>> {
+    pub(super) fn greet(&self) -> Vec<Arc<OtherMember>> {
         let own = self.own.card.read().member.id;
         let known = self.known.read();
         let after = known.range((Excluded(own), Unbounded)).chain(known.range(..own));
-        let greeted: Vec<Arc<Peer>> =
+        let greeted: Vec<Arc<OtherMember>> =
             after.take(GREETED_MAX).map(|(_, known)| Arc::clone(&known.peer)).collect();
         greeted.iter().for_each(|peer| peer.greet());
         greeted
     }
 
-    fn begin(&self, card: &MemberCard) -> Option<Arc<Peer>> {
-        match Link::new(&card.endpoint, &self.tls) {
+    fn begin(&self, card: &MemberCard) -> Option<Arc<OtherMember>> {
+        match MemberLink::new(&card.endpoint, &self.tls) {
             Ok(link) => {
                 let place = (card.endpoint.as_str(), link);
-                Some(Peer::start(&self.runtime, card.member.id, place, &self.own, &self.counts))
+                Some(OtherMember::start(&self.runtime, card.member.id, place, &self.own, &self.counts))
             }
             Err(fault) => {
                 if let Some(unsaid) = self.said.may_say() {

@@ -50,7 +50,7 @@ impl Cluster {
             (state.member.directory(), state.member.homes(), state.member.calls());
         let (tips, posts) = (directory.tips(), directory.posts());
         drop(state);
-        let at = |known: super::peers::Known| PeerAt { card: known.card, report: known.peer.report() };
+        let at = |known: super::peers::KnownMember| PeerAt { card: known.card, report: known.peer.report() };
         ClusterReport {
             cluster: self.peers.own.cluster.clone(),
             list: Arc::clone(&self.watch().borrow()),

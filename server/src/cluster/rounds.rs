@@ -5,9 +5,9 @@ use super::card::MemberCard;
 use super::counts::ClusterCounts;
 use super::membership::Membership;
 use super::peer::OwnCard;
-use super::peers::Peers;
+use super::peers::OtherMembers;
 use super::runtime::{Cluster, ClusterParts, MemberList};
-use super::seen::{NewLife, Seen};
+use super::seen::{NewLife, SeenMembers};
 use crate::clock::Clock;
 use crate::config::ClusterSettings;
 use crate::limits::{CLUSTER_ROUND, CLUSTER_TICK, LIVES_ROUNDS_MIN};
@@ -41,8 +41,12 @@ impl Cluster {
         let member = ClusterMember::new(ClusterConfig { own: life, weight: own.weight, seed: 0 });
         let own = Arc::new(OwnCard { cluster: settings.name.clone(), card: RwLock::new(Arc::new(card)) });
         let runtime = Handle::current();
-        let peers =
-            Peers::new(own, runtime.clone(), settings.tls.clone().or_environment(), Arc::clone(&counts));
+        let peers = OtherMembers::new(
+            own,
+            runtime.clone(),
+            settings.tls.clone().or_environment(),
+            Arc::clone(&counts),
+        );
         Ok(Cluster::assemble(ClusterParts { member, peers, membership, counts, runtime }))
     }
 
@@ -108,7 +112,7 @@ impl Cluster {
 
     fn round(&self) {
         let own = Arc::clone(&self.peers.own.card.read());
-        let Seen { observation, cards } = self.membership.look(&own);
+        let SeenMembers { observation, cards } = self.membership.look(&own);
         self.reached.store(u64::from(observation != Observation::Unreachable), Ordering::Relaxed);
         let believed = self.state.lock().member.view().clone();
         self.peers.follow(cards, &believed);

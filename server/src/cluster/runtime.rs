@@ -10,7 +10,7 @@
 use super::card::MemberCard;
 use super::counts::{ClusterCounts, FoundAt};
 use super::membership::Membership;
-use super::peers::Peers;
+use super::peers::OtherMembers;
 use crate::clock::Clock;
 use crate::limits::{HOMES_BEFORE_MAX, NAMED_MAX, PROBES_MAX};
 use crate::seldom::Seldom;
@@ -64,8 +64,8 @@ pub(crate) struct MemberList {
 /// This server's part in the cluster.
 pub(crate) struct Cluster {
     pub(super) me: Weak<Cluster>,
-    pub(super) state: Mutex<State>,
-    pub(super) peers: Peers,
+    pub(super) state: Mutex<ClusterState>,
+    pub(super) peers: OtherMembers,
     pub(super) membership: Membership,
     pub(super) counts: Arc<ClusterCounts>,
     pub(super) list: watch::Sender<Arc<MemberList>>,
@@ -86,7 +86,7 @@ pub(crate) struct Cluster {
 }
 
 /// What the one lock guards.
-pub(super) struct State {
+pub(super) struct ClusterState {
     pub(super) member: ClusterMember,
     /// Who waits for which decision. No more than there are calls.
     waiting: HashMap<CallId, oneshot::Sender<Decision>>,
@@ -99,7 +99,7 @@ pub(super) struct State {
 /// What a cluster is put together from.
 pub(super) struct ClusterParts {
     pub(super) member: ClusterMember,
-    pub(super) peers: Peers,
+    pub(super) peers: OtherMembers,
     pub(super) membership: Membership,
     pub(super) counts: Arc<ClusterCounts>,
     pub(super) runtime: Handle,
@@ -110,7 +110,8 @@ impl Cluster {
     pub(super) fn assemble(parts: ClusterParts) -> Arc<Cluster> {
         let ClusterParts { member, peers, membership, counts, runtime } = parts;
         let own = peers.own.card.read().name.clone();
-        let state = State { member, waiting: HashMap::new(), named: HashMap::new(), before: HashMap::new() };
+        let state =
+            ClusterState { member, waiting: HashMap::new(), named: HashMap::new(), before: HashMap::new() };
         Arc::new_cyclic(|me| Cluster {
             me: Weak::clone(me),
             state: Mutex::new(state),
@@ -266,7 +267,7 @@ impl Cluster {
     }
 
     /// Has the member decide, and carries out what follows.
-    pub(super) fn act<T>(&self, verb: impl FnOnce(&mut State, Now) -> (T, Effects)) -> T {
+    pub(super) fn act<T>(&self, verb: impl FnOnce(&mut ClusterState, Now) -> (T, Effects)) -> T {
         let mut state = self.state.lock();
         let (result, mut effects) = verb(&mut state, self.now());
         let decided = std::mem::take(&mut effects.decided).into_iter();

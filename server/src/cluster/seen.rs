@@ -4,7 +4,7 @@ use super::card::MemberCard;
 use turnkv_cluster::{Incarnation, Observation};
 
 /// What a round sees.
-pub(super) struct Seen {
+pub(super) struct SeenMembers {
     /// For the decision what to believe.
     pub(super) observation: Observation,
     /// Who they are and how they are reached; of a list, those too that are not there.

@@ -1,9 +1,9 @@
 //! etcd's verbs. Owns: which of its places is asked, how long an answer may take, and that each request is counted. Must not know:
 //! what keys say.
 
+use crate::cluster::counts::{EtcdCounts, EtcdVerb};
 use crate::cluster::place;
 use crate::limits::ETCD_CALL_MAX;
-use metrics::{counter, describe_counter};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -26,6 +26,7 @@ use turnkv_transfer::tls::TlsConfig;
 /// Where etcd is.
 pub(super) struct EtcdClient {
     places: Vec<(String, Channel)>,
+    counts: EtcdCounts,
     at: AtomicUsize,
 }
 
@@ -72,18 +73,11 @@ pub(super) struct KeyWatch {
 impl EtcdClient {
     /// Of etcd at these places.
     pub(super) fn new(endpoints: &[String], tls: &TlsConfig) -> Result<EtcdClient, String> {
-        describe_counter!(
-            "turnkv_cluster_etcd_requests_total",
-            "Requests to etcd by verb; none of them is made by a turn or a lookup"
-        );
-        describe_counter!(
-            "turnkv_cluster_etcd_failures_total",
-            "Requests to etcd that failed or came too late"
-        );
         let place = |endpoint: &String| Ok((endpoint.clone(), place::channel(endpoint, tls)?));
         Ok(EtcdClient {
             places: endpoints.iter().map(place).collect::<Result<_, String>>()?,
             at: AtomicUsize::new(0),
+            counts: EtcdCounts::new(),
         })
     }
 
@@ -96,7 +90,7 @@ impl EtcdClient {
     pub(super) async fn get(&self, key: &str) -> Result<Stored, EtcdFault> {
         let (at, channel) = self.place();
         let asked = RangeRequest { key: bytes_of(key), limit: 1, ..Default::default() };
-        let answer = answered("range", at, KvClient::new(channel).range(asked)).await?;
+        let answer = self.answered(EtcdVerb::Range, at, KvClient::new(channel).range(asked)).await?;
         Ok(answer.kvs.into_iter().next().map(Stored::of).unwrap_or_default())
     }
 
@@ -105,7 +99,7 @@ impl EtcdClient {
         let (at, channel) = self.place();
         let limit = i64::try_from(MEMBERS_MAX).unwrap_or(i64::MAX);
         let asked = RangeRequest { key: bytes_of(prefix), range_end: end_of(prefix), limit };
-        let answer = answered("range", at, KvClient::new(channel).range(asked)).await?;
+        let answer = self.answered(EtcdVerb::Range, at, KvClient::new(channel).range(asked)).await?;
         let revision = answer.header.map_or(0, |header| header.revision);
         let keys = answer.kvs.into_iter().filter_map(|kv| Some((name(prefix, &kv.key)?, kv.value.to_vec())));
         Ok(StoredKeys { keys: keys.collect(), revision })
@@ -115,14 +109,15 @@ impl EtcdClient {
     pub(super) async fn put(&self, key: &str, value: Vec<u8>, lease: i64) -> Result<(), EtcdFault> {
         let (at, channel) = self.place();
         let asked = PutRequest { key: bytes_of(key), value: value.into(), lease };
-        answered("put", at, KvClient::new(channel).put(asked)).await.map(drop)
+        self.answered(EtcdVerb::Put, at, KvClient::new(channel).put(asked)).await.map(drop)
     }
 
     /// Removes a key. Whether it was there.
     pub(super) async fn delete(&self, key: &str) -> Result<bool, EtcdFault> {
         let (at, channel) = self.place();
         let asked = DeleteRangeRequest { key: bytes_of(key), ..Default::default() };
-        let answer = answered("delete_range", at, KvClient::new(channel).delete_range(asked)).await?;
+        let answer =
+            self.answered(EtcdVerb::DeleteRange, at, KvClient::new(channel).delete_range(asked)).await?;
         Ok(answer.deleted > 0)
     }
 
@@ -138,7 +133,7 @@ impl EtcdClient {
         let put = PutRequest { key: bytes_of(key), value: value.into(), lease: 0 };
         let put = RequestOp { request: Some(request_op::Request::RequestPut(put)) };
         let asked = TxnRequest { compare: vec![compare], success: vec![put], failure: Vec::new() };
-        Ok(answered("txn", at, KvClient::new(channel).txn(asked)).await?.succeeded)
+        Ok(self.answered(EtcdVerb::Txn, at, KvClient::new(channel).txn(asked)).await?.succeeded)
     }
 
     /// A lease that ends so long after it was heard of last.
@@ -147,7 +142,7 @@ impl EtcdClient {
         let ttl = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let mut client = LeaseClient::new(channel);
         let granted = client.lease_grant(LeaseGrantRequest { ttl, id: 0 });
-        Ok(answered("lease_grant", at, granted).await?.id)
+        Ok(self.answered(EtcdVerb::LeaseGrant, at, granted).await?.id)
     }
 
     /// A lease goes on. False: it is over.
@@ -156,7 +151,7 @@ impl EtcdClient {
         let asked = tokio_stream::once(LeaseKeepAliveRequest { id: lease });
         let mut client = LeaseClient::new(channel);
         let kept = async { first(client.lease_keep_alive(asked).await?).await };
-        Ok(answered("lease_keep_alive", at, kept).await?.ttl > 0)
+        Ok(self.answered(EtcdVerb::LeaseKeepAlive, at, kept).await?.ttl > 0)
     }
 
     /// Watches the keys below a prefix from a revision on.
@@ -173,8 +168,25 @@ impl EtcdClient {
             return Err(EtcdFault { at: at.to_owned(), why: "the stream of requests ended".to_owned() });
         }
         let mut client = WatchClient::new(channel);
-        let changes = answered("watch", at, client.watch(ReceiverStream::new(asked))).await?;
+        let changes = self.answered(EtcdVerb::Watch, at, client.watch(ReceiverStream::new(asked))).await?;
         Ok(KeyWatch { prefix: prefix.to_owned(), at: at.to_owned(), changes, _asks: asks })
+    }
+
+    /// An answer in time; counted.
+    async fn answered<T>(
+        &self,
+        verb: EtcdVerb,
+        at: &str,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, EtcdFault> {
+        self.counts.asked(verb);
+        let why = match timeout(ETCD_CALL_MAX, answer).await {
+            Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            Ok(Err(status)) => format!("{}: {}", verb.name(), status.message()),
+            Err(_) => format!("{}: no answer within {} ms", verb.name(), ETCD_CALL_MAX.as_millis()),
+        };
+        self.counts.failed.increment(1);
+        Err(EtcdFault { at: at.to_owned(), why })
     }
 
     fn place(&self) -> (&str, Channel) {
@@ -218,22 +230,6 @@ impl Stored {
 async fn first<T>(stream: Response<Streaming<T>>) -> Result<Response<T>, Status> {
     let message = stream.into_inner().message().await?;
     message.map(Response::new).ok_or_else(|| Status::unavailable("the stream ended"))
-}
-
-/// An answer in time; counted.
-async fn answered<T>(
-    verb: &'static str,
-    at: &str,
-    answer: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, EtcdFault> {
-    counter!("turnkv_cluster_etcd_requests_total", "verb" => verb).increment(1);
-    let why = match timeout(ETCD_CALL_MAX, answer).await {
-        Ok(Ok(answer)) => return Ok(answer.into_inner()),
-        Ok(Err(status)) => format!("{verb}: {}", status.message()),
-        Err(_) => format!("{verb}: no answer within {} ms", ETCD_CALL_MAX.as_millis()),
-    };
-    counter!("turnkv_cluster_etcd_failures_total").increment(1);
-    Err(EtcdFault { at: at.to_owned(), why })
 }
 
 fn bytes_of(key: &str) -> bytes::Bytes {

@@ -10,7 +10,7 @@ use super::client::{EtcdClient, EtcdFault, KeyChange, StoredKeys};
 use super::join::{JoinError, found, keep_mark, next_life};
 use super::keys::{CLUSTER_PROTOCOL, Founded, Keys, card_text, read_card};
 use crate::cluster::card::MemberCard;
-use crate::cluster::seen::{NewLife, Seen};
+use crate::cluster::seen::{NewLife, SeenMembers};
 use crate::limits::{ETCD_LEASE, ETCD_LOOK, ETCD_PAUSE_MAX, ETCD_PAUSE_MIN, ETCD_PUT_LOOKS};
 use crate::seldom::Seldom;
 use parking_lot::Mutex;
@@ -86,14 +86,14 @@ impl EtcdMembers {
     }
 
     /// The members as they were read last.
-    pub(crate) fn look(&self) -> Seen {
+    pub(crate) fn look(&self) -> SeenMembers {
         let state = self.state.lock();
         let cards: Vec<MemberCard> = state.seen.iter().flat_map(BTreeMap::values).cloned().collect();
         let observation = match state.seen {
             Some(_) => Observation::Members(cards.iter().map(|card| card.member).collect()),
             None => Observation::Unreachable,
         };
-        Seen { observation, cards }
+        SeenMembers { observation, cards }
     }
 
     /// This member's card is to stand so from now on.

@@ -19,7 +19,7 @@ use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, pack_hashes, unpack
 use turnkv_transfer::tls::TlsConfig;
 
 /// A connection to a member, made when it is first needed and again when it is lost.
-pub(crate) struct Link {
+pub(crate) struct MemberLink {
     client: ClusterClient<Channel>,
 }
 
@@ -52,14 +52,14 @@ pub(crate) struct LinkFault {
     pub(crate) is_refusal: bool,
 }
 
-impl Link {
+impl MemberLink {
     /// To a member at this endpoint.
-    pub(crate) fn new(endpoint: &str, tls: &TlsConfig) -> Result<Link, LinkFault> {
+    pub(crate) fn new(endpoint: &str, tls: &TlsConfig) -> Result<MemberLink, LinkFault> {
         let channel = place::channel(endpoint, tls).map_err(|why| LinkFault::of_place(&why))?;
         let client = ClusterClient::new(channel)
             .max_encoding_message_size(CLUSTER_REQUEST_BYTES_MAX)
             .max_decoding_message_size(GRPC_ANSWER_BYTES_MAX);
-        Ok(Link { client })
+        Ok(MemberLink { client })
     }
 
     /// Tells it some messages, in order.

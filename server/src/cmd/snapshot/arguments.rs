@@ -15,7 +15,7 @@ pub(crate) enum SnapshotCommand {
     /// Capture a session, a prefix, or all of a namespace.
     Create(CreateArguments),
     /// List a tenant's snapshots, oldest first.
-    List(Where),
+    List(AskedServer),
     /// Show what a snapshot has.
     Show(ShowArguments),
     /// Read every byte of a snapshot, or of all, and say what is wrong.
@@ -36,7 +36,7 @@ pub(crate) enum SnapshotCommand {
 
 /// Which server, whose archive, and how answers are printed.
 #[derive(Args)]
-pub(crate) struct Where {
+pub(crate) struct AskedServer {
     /// unix:/path/turnkv.sock, tls://host:port, tcp://host:port or http://host:port.
     #[arg(long, env = "TURNKV_ADDRESS")]
     pub(super) address: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) struct OneSnapshot {
     /// The snapshot: 32 hexadecimal digits.
     pub(super) snapshot: String,
     #[command(flatten)]
-    pub(super) at: Where,
+    pub(super) at: AskedServer,
 }
 
 /// What is to be captured.
@@ -79,7 +79,7 @@ pub(crate) struct CreateArguments {
     #[arg(long)]
     pub(super) tokens: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) at: Where,
+    pub(super) at: AskedServer,
 }
 
 /// What is to be shown.
@@ -99,7 +99,7 @@ pub(crate) struct VerifyArguments {
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(super) snapshot: Option<String>,
     #[command(flatten)]
-    pub(super) at: Where,
+    pub(super) at: AskedServer,
 }
 
 /// What is to come back.
@@ -147,7 +147,7 @@ pub(crate) struct CollectArguments {
     #[arg(long)]
     pub(super) stored_max: Option<Bytes>,
     #[command(flatten)]
-    pub(super) at: Where,
+    pub(super) at: AskedServer,
 }
 
 /// What is to be exported.
@@ -168,10 +168,10 @@ pub(crate) struct ImportArguments {
     /// The directory, within archive.exports of the server's host.
     pub(super) directory: String,
     #[command(flatten)]
-    pub(super) at: Where,
+    pub(super) at: AskedServer,
 }
 
-impl Where {
+impl AskedServer {
     /// A channel to the server that is meant.
     pub(super) async fn channel(&self) -> anyhow::Result<Channel> {
         connect_patiently(&address_or_default(self.address.as_deref())).await

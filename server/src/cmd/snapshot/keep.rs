@@ -2,7 +2,8 @@
 //! text. Must not know: the server's inside.
 
 use super::arguments::{
-    CollectArguments, ExportArguments, ForkArguments, ImportArguments, OneSnapshot, ShowArguments, Where,
+    AskedServer, CollectArguments, ExportArguments, ForkArguments, ImportArguments, OneSnapshot,
+    ShowArguments,
 };
 use super::text::{as_json, hex, line, print};
 use crate::cmd::status::human_bytes;
@@ -12,7 +13,7 @@ use serde_json::json;
 use turnkv_proto::wire;
 
 /// Prints all of a tenant's snapshots.
-pub(super) async fn list(at: &Where) -> anyhow::Result<()> {
+pub(super) async fn list(at: &AskedServer) -> anyhow::Result<()> {
     let mut client = at.client().await?;
     let (mut all, mut after) = (Vec::new(), String::new());
     loop {
