@@ -4,6 +4,7 @@ use crate::http::steady_address;
 use crate::workspace::root;
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -28,7 +29,7 @@ impl Etcd {
         let place = std::env::var_os("TURNKV_ETCD").map_or_else(|| root().join(".tools/etcd"), PathBuf::from);
         let place = if place.is_absolute() { place } else { root().join(place) };
         if !place.join("etcd").is_file() {
-            eprintln!("LEFT OUT: there is no etcd here; tests/setup_etcd.sh gets one");
+            writeln!(std::io::stderr(), "LEFT OUT: there is no etcd here; tests/setup_etcd.sh gets one")?;
             return Ok(None);
         }
         let dir = tempfile::Builder::new().prefix("turnkv-etcd").tempdir()?;

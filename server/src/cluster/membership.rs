@@ -13,7 +13,7 @@ pub(super) enum Membership {
     /// A list of the configuration, and who of it was heard.
     Listed(ListedMembers),
     /// etcd.
-    Etcd(EtcdMembers),
+    Etcd(Box<EtcdMembers>),
 }
 
 impl Membership {
@@ -27,7 +27,8 @@ impl Membership {
             }
             ClusterMembers::Etcd { endpoints, tls } => {
                 let fresh = MemberId::of(&format!("{own} {unix_ms} {}", std::process::id())).0;
-                Membership::Etcd(EtcdMembers::new((&settings.name, own), endpoints, tls, fresh)?)
+                let etcd = EtcdMembers::new((&settings.name, own), endpoints, tls, fresh)?;
+                Membership::Etcd(Box::new(etcd))
             }
         })
     }
