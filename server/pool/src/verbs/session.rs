@@ -4,7 +4,9 @@
 use crate::Pool;
 use crate::error::PoolError;
 use crate::ids::{NamespaceIndex, Now};
+use crate::index::path_end::PathEnd;
 use crate::limits::NAMES_PER_CALL;
+use crate::verbs::record::ListStart;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// What the owner says at the end of a turn.
@@ -73,6 +75,62 @@ impl Pool {
         self.sessions.replace_list(&mut self.store, at, list);
         self.sessions.update(at, |session| session.last_used = now);
         Ok(list.pages)
+    }
+
+    /// A session whose last turn ended in another pool goes on here after so many turns, with what is here of its list. False: it
+    /// has had a later one here, and stays as it is.
+    pub fn continue_session(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        turns: u32,
+        start: Option<ListStart>,
+        now: Now,
+    ) -> Result<bool, PoolError> {
+        self.namespaces.desc(ns)?;
+        let now = self.store.tick(now);
+        let known = self.sessions.find(ns, session);
+        if known.is_some_and(|at| self.sessions[at].turn > turns) {
+            return Ok(false);
+        }
+        let end = start.and_then(|start| self.end_of(ns, start)).unwrap_or(PathEnd::EMPTY);
+        if end.pages > self.store.limits().session_pages_max {
+            return Err(PoolError::Limit("session_pages_max"));
+        }
+        let at = self.sessions.open(&mut self.store, ns, session, now)?;
+        self.sessions.replace_list(&mut self.store, at, end);
+        self.sessions.update(at, |session| {
+            session.turn = turns;
+            session.last_used = now;
+        });
+        Ok(true)
+    }
+
+    /// More pages of a session's list are here than up to `from` (none: nothing). A list that does not end there any more is
+    /// another one by now, and stays.
+    pub fn extend_list(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        from: Option<ListStart>,
+        to: ListStart,
+        now: Now,
+    ) {
+        self.store.tick(now);
+        let Some(at) = self.sessions.find(ns, session) else { return };
+        let end = self.sessions.present_end(self.store.pages(), at);
+        let from = from.map_or(Some(PathEnd::EMPTY), |from| self.end_of(ns, from));
+        let to = self.end_of(ns, to).filter(|to| to.pages <= self.store.limits().session_pages_max);
+        if let (Some(from), Some(to)) = (from, to)
+            && (from.pages, from.page) == (end.pages, end.page)
+        {
+            self.sessions.replace_list(&mut self.store, at, to);
+        }
+    }
+
+    fn end_of(&self, ns: NamespaceIndex, start: ListStart) -> Option<PathEnd> {
+        let page = self.store.pages().find_visible(ns.0, &start.page())?;
+        Some(PathEnd { page, pages: start.pages })
     }
 
     /// Forgets a session; pages that only it used become first victims.

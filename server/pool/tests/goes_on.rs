@@ -1,0 +1,85 @@
+//! Sessions that go on here after a turn that ended in another pool. Owns: promises about their turns and their lists. Must not know:
+//! how pages came.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod plain;
+
+use plain::{CLIENT, hashes, one_slab, store};
+use turnkv_pool::*;
+use turnkv_proto::SessionId;
+
+const SLOTS: u64 = 64;
+
+struct World {
+    pool: Pool,
+    ns: NamespaceIndex,
+    id: SessionId,
+}
+
+impl World {
+    fn new() -> World {
+        let (mut pool, ns) = one_slab(SLOTS, 0, PolicyKind::Lru);
+        pool.introduce_client(CLIENT, UserId(0));
+        World { pool, ns, id: SessionId::parse("talk").unwrap() }
+    }
+
+    fn start(&self, pages: u32) -> Option<ListStart> {
+        self.pool.list_start(self.ns, None, &hashes(0..pages))
+    }
+
+    fn goes_on(&mut self, turns: u32, pages: u32) -> bool {
+        let start = self.start(pages);
+        self.pool.continue_session(self.ns, &self.id, turns, start, 0).unwrap()
+    }
+
+    fn grows(&mut self, from: u32, to: u32) {
+        let (from, to) = (self.start(from), self.start(to).unwrap());
+        self.pool.extend_list(self.ns, &self.id, from, to, 0);
+        self.pool.check().unwrap();
+    }
+
+    fn begin(&mut self) -> (u32, u32) {
+        let begun = self.pool.begin_turn(self.ns, &self.id, 0).unwrap();
+        (begun.turn, begun.pages)
+    }
+
+    fn pages(&self) -> u32 {
+        self.pool.session_record(self.ns, &self.id, 0).unwrap().hashes.len() as u32
+    }
+}
+
+#[test]
+fn a_session_goes_on_with_its_turns_and_what_is_here_of_its_list() {
+    let mut world = World::new();
+    store(&mut world.pool, world.ns, None, 0..10);
+    assert!(world.goes_on(4, 20));
+    assert_eq!(world.begin(), (5, 10));
+    world.pool.check().unwrap();
+}
+
+#[test]
+fn a_list_grows_as_its_pages_come_unless_it_is_another_one_by_then() {
+    let mut world = World::new();
+    assert!(world.goes_on(1, 0));
+    assert_eq!(world.begin(), (2, 0));
+    store(&mut world.pool, world.ns, None, 0..4);
+    world.grows(0, 4);
+    assert_eq!(world.pages(), 4);
+    store(&mut world.pool, world.ns, Some(3), 4..9);
+    world.grows(4, 9);
+    assert_eq!(world.pages(), 9);
+    // Its owner has cut it meanwhile: what comes of the rest is not its any more.
+    world.pool.supersede(world.ns, &world.id, 2, 0).unwrap();
+    world.grows(4, 9);
+    assert_eq!(world.pages(), 2);
+}
+
+#[test]
+fn a_session_that_has_had_a_later_turn_here_stays_as_it_is() {
+    let mut world = World::new();
+    store(&mut world.pool, world.ns, None, 0..6);
+    assert!(world.goes_on(3, 6));
+    assert_eq!(world.begin(), (4, 6));
+    assert!(!world.goes_on(3, 2));
+    assert_eq!((world.begin(), world.pages()), ((5, 6), 6));
+}
