@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use turnkv_client::{
     BlockHash, Client, ClientConfig, DataPlane, Device, DeviceOrder, DevicePlan, Dtype, EndTurn, Layout,
     Namespace, NamespaceSpec, OffloadOptions, PageSource, PageTarget, ReadLease, ReloadOptions, StatsReply,
-    TierKind,
+    TierKind, TurnBegun,
 };
 
 use crate::network::Network;
@@ -151,6 +151,11 @@ impl Connection {
     /// Begins a turn. Returns how many of the session's pages are in DRAM.
     pub fn begin_turn(&self, session: &str) -> Result<usize> {
         Ok(self.runtime.block_on(self.namespace.begin_turn(session))?.dram)
+    }
+
+    /// Begins a turn of a session of which so many turns have ended, on any host.
+    pub fn begin_turn_after(&self, session: &str, ended: u32) -> Result<TurnBegun> {
+        Ok(self.runtime.block_on(self.namespace.begin_turn_after(session, "", ended))?)
     }
 
     /// Ends a turn with these pages; `expected_return_ms` 0: unsaid.

@@ -19,6 +19,8 @@ pub struct Network {
     pub namespace: Option<String>,
     /// Where its certificates are, if it speaks TLS.
     pub certs: Option<TempDir>,
+    /// More sections of the server's settings.
+    pub more: String,
     port: u16,
 }
 
@@ -27,7 +29,7 @@ impl Network {
     pub fn new(server: &Path, host: &str, namespace: Option<String>, tls: bool) -> Result<Network> {
         let certs = tls.then(|| certificates(server, host)).transpose()?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        Ok(Network { host: host.to_owned(), namespace, certs, port })
+        Ok(Network { host: host.to_owned(), namespace, certs, more: String::new(), port })
     }
 
     /// The pool's address: where pages may travel in frames, and where in gRPC streams only.
@@ -67,6 +69,7 @@ impl Network {
             }
             None => {}
         }
+        sections.push_str(&self.more);
         Ok((format!("tcp = \"{}:{}\"\n", self.host, self.port), sections))
     }
 }

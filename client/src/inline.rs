@@ -102,6 +102,7 @@ impl Namespace {
             shards: begin.shards,
             wait_ms: begin.wait_ms,
             session: begin.session.clone(),
+            here_only: begin.here_only,
         };
         let ask = |channel| {
             let whole = futures_util::stream::iter([Ok(request.clone())]);

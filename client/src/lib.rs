@@ -55,7 +55,7 @@ pub use gpu_pool::{GpuHit, GpuPagePool, GpuPoolStats, PageView};
 pub use lease::{LeaseExpired, LeasedPage, ReadLease};
 pub use namespace::Namespace;
 pub use offload::{Decline, NotDurable, OffloadOptions, OffloadReport};
-pub use pages::{PageSource, PageTarget};
+pub use pages::{PageSource, PageTarget, SlotTarget};
 pub use pin::{Pinned, SessionDetail};
 pub use reload::device::DeviceReload;
 pub use reload::{MissCause, ReloadOptions, ReloadReport};

@@ -1,4 +1,4 @@
-//! What a page is copied from and to. Owns: the two kinds (bytes, plans) and their checks. Must not know: how slots come.
+//! What a page is copied from and to. Owns: the kinds (bytes, plans, slots) and their checks. Must not know: how slots come.
 
 use crate::error::{Error, Result};
 use bytes::Bytes;
@@ -23,6 +23,17 @@ pub enum PageTarget<'a> {
     Bytes(&'a mut [u8]),
     /// Into strided tensors.
     Plan(&'a CopyPlan),
+    /// Into a slot of a pool in this process.
+    Slot(&'a mut SlotTarget),
+}
+
+/// A slot that a page is reloaded into, by a pool that is another one's client.
+#[derive(Debug)]
+pub struct SlotTarget {
+    /// The right to write it.
+    pub page: PageMut,
+    /// CRC-64/NVME of the bytes that were copied into it.
+    pub checksum: u64,
 }
 
 impl PageSource<'_> {
@@ -49,6 +60,7 @@ impl PageTarget<'_> {
         match self {
             PageTarget::Bytes(bytes) => bytes.len(),
             PageTarget::Plan(plan) => plan.slot_bytes(),
+            PageTarget::Slot(target) => target.page.slot().len(),
         }
     }
 
@@ -57,6 +69,10 @@ impl PageTarget<'_> {
         match self {
             PageTarget::Bytes(bytes) => page.drain(bytes),
             PageTarget::Plan(plan) => page.scatter(plan),
+            PageTarget::Slot(target) => {
+                target.checksum = target.page.fill_from(page);
+                target.checksum
+            }
         }
     }
 }
@@ -130,6 +146,9 @@ impl Arriving {
                     };
                     self.staged.insert(staged).fill_part(self.received, part, &mut self.checksum);
                 }
+                PageTarget::Slot(target) => {
+                    target.page.fill_part(self.received, part, &mut self.checksum);
+                }
             }
             self.received = end;
         }
@@ -141,6 +160,10 @@ impl Arriving {
         debug_assert_eq!(self.received, self.page_bytes);
         match (target, self.staged) {
             (PageTarget::Plan(plan), Some(staged)) => staged.seal().scatter(plan),
+            (PageTarget::Slot(target), _) => {
+                target.checksum = self.checksum.finish();
+                target.checksum
+            }
             _ => self.checksum.finish(),
         }
     }

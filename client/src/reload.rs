@@ -32,6 +32,8 @@ pub struct ReloadOptions {
     pub shards: u16,
     /// By when to answer; none: the client's `call_ms`.
     pub deadline: Option<Duration>,
+    /// Only what the pool itself has: what is on its way there from other pools, or the archive, is not waited for.
+    pub here_only: bool,
 }
 
 /// What came back.
@@ -205,6 +207,7 @@ impl Namespace {
             wait_ms: deadline.server_wait_ms(),
             session: options.session.clone().unwrap_or_default(),
             hold: false,
+            here_only: options.here_only,
         };
         ReloadWindow { begin, pages: hashes.len(), moved, deadline }
     }

@@ -26,6 +26,8 @@ pub struct TurnBegun {
     pub tail: Option<(BlockHash, u32)>,
     /// Pages after those present that only the archive has: the pool brings them back now, and a reload waits for them.
     pub archived: usize,
+    /// Pages after those present that another pool of the cluster has: they are on their way, and a reload waits for them.
+    pub afar: usize,
 }
 
 /// What a session is left with when its turn ends.
@@ -103,8 +105,14 @@ impl Namespace {
 
     /// [`Namespace::begin_turn`], saying which engine runs the turn: [`Namespace::route`] knows engines by that name.
     pub async fn begin_turn_at(&self, session: &str, engine: &str) -> Result<TurnBegun> {
+        self.begin_turn_after(session, engine, 0).await
+    }
+
+    /// [`Namespace::begin_turn_at`], saying how many turns of the session are known to have ended, on any host (0: unsaid): a pool of a
+    /// cluster waits, for a bounded time, until it hears where the last of them did.
+    pub async fn begin_turn_after(&self, session: &str, engine: &str, ended: u32) -> Result<TurnBegun> {
         let (namespace, session, engine) = (self.wire_id(), named(session)?, engine.to_owned());
-        let request = wire::BeginTurnRequest { namespace, session, engine };
+        let request = wire::BeginTurnRequest { namespace, session, engine, ended };
         let reply = self.tell(|mut client, r| async move { client.begin_turn(r).await }, request).await?;
         let tail = BlockHash::parse_optional(&reply.tail).map_err(Error::protocol)?;
         Ok(TurnBegun {
@@ -113,6 +121,7 @@ impl Namespace {
             dram: reply.dram as usize,
             tail: tail.filter(|_| reply.tail_tokens > 0).map(|hash| (hash, reply.tail_tokens)),
             archived: reply.archived as usize,
+            afar: reply.afar as usize,
         })
     }
 

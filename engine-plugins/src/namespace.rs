@@ -149,6 +149,7 @@ impl Namespace {
             tail: begun.tail.map(|(hash, _)| PyBytes::new(py, &hash.0).unbind()),
             tail_tokens: begun.tail.map_or(0, |(_, tokens)| tokens),
             archived: begun.archived,
+            afar: begun.afar,
         })
     }
 

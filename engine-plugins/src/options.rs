@@ -33,5 +33,6 @@ pub(crate) fn reload_options(
     (shard, shards): (u16, u16),
     deadline_ms: Option<u64>,
 ) -> ReloadOptions {
-    ReloadOptions { session, shard, shards, deadline: deadline_ms.map(Duration::from_millis) }
+    let deadline = deadline_ms.map(Duration::from_millis);
+    ReloadOptions { session, shard, shards, deadline, here_only: false }
 }

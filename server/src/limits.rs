@@ -1,10 +1,12 @@
 //! The server's named bounds. Owns: every bound that is not the operator's to set. Must not know: configuration.
 //!
-//! - `cluster`: those of what joins a cluster
+//! - `cluster`: those of what joins a cluster; `pulls`: those of pages that come from its other pools
 
 mod cluster;
+mod pulls;
 
 pub(crate) use cluster::*;
+pub(crate) use pulls::*;
 use std::time::Duration;
 use turnkv_proto::limits::{
     GRPC_ANSWER_BYTES_MAX, HASHES_PER_CALL_MAX, INLINE_MESSAGE_BYTES_MAX, LOCAL_SOCKET_SUFFIX,

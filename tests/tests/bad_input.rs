@@ -259,8 +259,8 @@ async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes
     refused(sessions.route(among(crowd)).await, ErrorKind::Invalid, "a route among too many")?;
     let long = vec![engine("x".repeat(129))];
     refused(sessions.route(among(long)).await, ErrorKind::Invalid, "a route to a long name")?;
-    let at_long =
-        wire::BeginTurnRequest { namespace: ns.clone(), session: "s".into(), engine: "x".repeat(129) };
+    let (namespace, engine) = (ns.clone(), "x".repeat(129));
+    let at_long = wire::BeginTurnRequest { namespace, session: "s".into(), engine, ended: 0 };
     refused(sessions.begin_turn(at_long).await, ErrorKind::Invalid, "a turn at an engine with a long name")?;
     let list = wire::ListRequest { namespace: vec![0; 3].into(), limit: u32::MAX };
     refused(sessions.list(list).await, ErrorKind::Invalid, "list of a short id")

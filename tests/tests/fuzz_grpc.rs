@@ -130,6 +130,7 @@ fn session_calls(namespace: &bytes::Bytes) -> Vec<Call> {
                 namespace: namespace.clone(),
                 session: session.clone(),
                 engine: "gpu-0".to_owned(),
+                ended: 3,
             },
         ),
         call(

@@ -25,5 +25,6 @@ mod rounds;
 mod runtime;
 mod seen;
 
+pub(crate) use card::MemberCard;
 pub(crate) use report::{ClusterReport, PeerAt};
 pub(crate) use runtime::{Cluster, HoldsPages, MemberList, Where};

@@ -1,6 +1,5 @@
 //! What whoever pulls a session from its home asks of the cluster. Owns: what a pull begins with, and where one that failed goes on.
 //! Must not know: how pages come.
-#![allow(dead_code, reason = "pulls, which are not there yet, begin with these")]
 
 use super::link::{Named, NamedSession};
 use super::runtime::{Cluster, Where};

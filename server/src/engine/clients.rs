@@ -102,6 +102,8 @@ pub(crate) enum InlineCaller {
     Host(IpAddr),
     /// The server itself, for snapshots: its leases count against a share of its own.
     Snapshots,
+    /// The server itself, for pages of other pools; likewise.
+    Pulls,
     /// Nobody in particular.
     Unknown,
 }
@@ -130,6 +132,7 @@ impl InlineCaller {
             // One host has all of a network of 64 bits.
             InlineCaller::Host(IpAddr::V6(host)) => UserId(1 << 63 | (host.to_bits() >> 64) as u64),
             InlineCaller::Snapshots => UserId(1 << 62),
+            InlineCaller::Pulls => UserId(1 << 61),
             InlineCaller::Unknown => UserId::default(),
         }
     }

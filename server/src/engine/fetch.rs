@@ -111,7 +111,9 @@ impl Engine {
             return false;
         };
         let missing = ask.hashes.get(found.present as usize..).unwrap_or_default();
-        !missing.is_empty() && self.archived.want_following(&ask.namespace, missing, now) > 0
+        // What is on its way from another pool is nearer.
+        let is_afar = missing.first().is_some_and(|first| self.waits_for_afar(wish, first));
+        !missing.is_empty() && !is_afar && self.archived.want_following(&ask.namespace, missing, now) > 0
     }
 
     /// Waits for pages that only the archive has, as long as the caller would and no longer than was configured.

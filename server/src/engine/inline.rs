@@ -74,6 +74,20 @@ impl InlineOffload {
         Ok(())
     }
 
+    /// The granted slots, to be filled by whoever takes them; they are committed by [`InlineOffload::commit_taken`], and sealed, or
+    /// dropped, before that.
+    pub(crate) fn take_slots(&mut self) -> Vec<(u32, PageMut)> {
+        self.pages.drain(..).map(|slot| (slot.position, slot.page)).collect()
+    }
+
+    /// Commits those of the slots that were taken that are whole, each with the checksum of its bytes; the others are free again.
+    pub(crate) async fn commit_taken(mut self, filled: Vec<(u32, u64)>) -> Result<OffloadCommitted, Error> {
+        let Some(lease) = self.lease.take() else { return Ok(OffloadCommitted::default()) };
+        let engine = Arc::clone(&self.engine);
+        let commit = CommitOffload { lease, pages: filled, durable: false };
+        engine.commit_offload(self.call.client, &commit).await
+    }
+
     /// Commits what arrived whole and with the checksums that the sender took (one a granted page, in order).
     pub(crate) async fn commit(
         mut self,

@@ -23,8 +23,8 @@ pub(crate) enum PagesOf {
 }
 
 impl Engine {
-    /// The leading run of a sample of one prefix chain, or of a session's own pages. What only the archive has counts where a reload
-    /// waits for it.
+    /// The leading run of a sample of one prefix chain, or of a session's own pages. What is on its way from another pool counts, and
+    /// what only the archive has where a reload waits for it.
     pub(crate) fn lookup(&self, ask: &Lookup) -> Result<Found, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
         let now = self.now();
@@ -32,8 +32,9 @@ impl Engine {
         let mut found = self.look(ns, &hashes, now)?;
         self.metrics.lookups.increment(1);
         if let PagesOf::Hashes(hashes) = &ask.pages {
-            let beyond = hashes.get(found.present as usize..).unwrap_or_default();
-            found.present += self.archived_after(&ask.namespace, beyond);
+            let beyond = |present: u32| hashes.get(present as usize..).unwrap_or_default();
+            found.present += self.afar_after(&ask.namespace, beyond(found.present));
+            found.present += self.archived_after(&ask.namespace, beyond(found.present));
         }
         Ok(found)
     }

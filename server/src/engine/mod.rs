@@ -11,6 +11,7 @@
 //!   pages travel in a stream; [`remote`]: those whose pages go over the rails of
 //!   another host, [`remotes`]: who is there, and what is under way to them
 //! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
+//! - [`pull`]: what other pools of the cluster have of sessions; [`afar`]: what of it is on its way
 //! - [`fetch`]: what only the archive has of sessions; [`archived`]: what is known of it, and who asks for it
 //! - [`cluster`]: what other members are told of sessions here, and what they ask
 //! - [`snapshot`]: what a snapshot takes from the pool beside pages, and sessions that come back from one; [`specs`]: what open
@@ -28,6 +29,7 @@
 //! - `inspect`, `testing`: what simulators and tests may do
 
 pub(crate) mod advice;
+pub(crate) mod afar;
 pub(crate) mod archived;
 mod check_start;
 pub(crate) mod clients;
@@ -58,6 +60,7 @@ mod place;
 pub(crate) mod prefetch;
 mod promote;
 mod promotions;
+pub(crate) mod pull;
 pub(crate) mod reclaim;
 mod reclaimer;
 mod record;

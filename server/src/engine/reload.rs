@@ -33,7 +33,7 @@ pub(crate) struct BeginReload {
     pub(crate) wait_ms: u32,
     /// The slots will be mapped.
     pub(crate) hold: bool,
-    /// What only the archive has is waited for as well.
+    /// What is on its way from another pool, or only the archive has, is waited for as well.
     pub(crate) may_fetch: bool,
 }
 
@@ -155,13 +155,15 @@ impl ReloadRun {
 
 impl Engine {
     /// Leases the leading pages that are there and starts the reads of those on NVMe. When not even the first page
-    /// finds a slot to be read into, waits for one as long as the caller would; so it does for pages that only the archive has.
+    /// finds a slot to be read into, waits for one as long as the caller would; so it does for pages that are on their way
+    /// from another pool, and those that only the archive has.
     pub(crate) async fn begin_reload(
         self: &Arc<Self>,
         client: ClientId,
         ask: &BeginReload,
     ) -> Result<ReloadRun, Error> {
         let wish = self.wish(client, ask)?;
+        self.afar_landed(&wish).await;
         self.archived_landed(&wish).await;
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -182,7 +184,8 @@ impl Engine {
         ask: &BeginReload,
     ) -> Result<Option<ReloadRun>, Error> {
         let wish = self.wish(client, ask)?;
-        if self.lacks_archived(&wish) { Ok(None) } else { self.try_reload(&wish) }
+        let waits = self.lacks_afar(&wish) || self.lacks_archived(&wish);
+        if waits { Ok(None) } else { self.try_reload(&wish) }
     }
 
     fn wish<'a>(&'a self, client: ClientId, ask: &'a BeginReload) -> Result<Wish<'a>, Error> {
@@ -213,8 +216,9 @@ impl Engine {
             };
             let plan = core.pool.begin_reload(view, now).map_err(refuse)?;
             let stuck = matches!(plan.pages.first(), Some(ReloadStep::NoSlot));
-            let laid_out =
-                (!stuck).then(|| core.lay_out(&plan, wish, began, Arc::clone(&self.metrics.misses)));
+            let comes = |page: &BlockHash| self.waits_for_afar(wish, page);
+            let misses = Arc::clone(&self.metrics.misses);
+            let laid_out = (!stuck).then(|| core.lay_out(&plan, wish, began, misses, &comes));
             (plan, laid_out)
         };
         self.start_promotions(plan.ahead.clone());
@@ -277,13 +281,15 @@ impl Engine {
 }
 
 impl super::Core {
-    /// Turns a plan into a run, and registers it with the promotions it waits for before any of them can land.
+    /// Turns a plan into a run, and registers it with the promotions it waits for before any of them can land. It ends before a page
+    /// that `comes` from another pool: that is asked for again.
     fn lay_out(
         &mut self,
         plan: &ReloadPlan,
         wish: &Wish<'_>,
         began: Duration,
         misses: Arc<Misses>,
+        comes: &dyn Fn(&BlockHash) -> bool,
     ) -> (ReloadRun, Started) {
         let shards = wish.ask.shards;
         let (tell, landed) = mpsc::channel(plan.pages.len().max(1));
@@ -316,6 +322,13 @@ impl super::Core {
                     (*slot, *checksum, TierName::Nvme, Arrival::OnItsWay)
                 }
                 ReloadStep::NoSlot => break,
+                ReloadStep::Miss(_)
+                    if position > 0
+                        && shard == shards.first()
+                        && comes(&wish.ask.hashes[shards.page(position)]) =>
+                {
+                    break;
+                }
                 ReloadStep::Miss(cause) => {
                     pages.push_back((miss(index, *cause), Arrival::Here));
                     break;

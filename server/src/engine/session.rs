@@ -27,6 +27,8 @@ pub(crate) struct BeginTurn<'a> {
     pub(crate) of: SessionKey,
     /// Which engine runs it, where that is said.
     pub(crate) engine: Option<&'a str>,
+    /// Turns of the session that its owner knows to have ended; 0: that is not said.
+    pub(crate) ended: u32,
 }
 
 /// What the owner of a session says at the end of a turn; the fields are those of [`EndTurn`].
@@ -49,6 +51,8 @@ pub(crate) struct BegunTurn {
     pub(crate) begun: TurnBegun,
     /// Pages of the session after those that are here, which only the archive has: they are on their way.
     pub(crate) archived: u32,
+    /// The same that another pool has.
+    pub(crate) afar: u32,
 }
 
 /// A turn that has ended.
@@ -127,7 +131,9 @@ impl Engine {
         }
         self.tell_turn(ns, RecordedKind::BeginTurn, session, &[]);
         self.remember(ns, session);
-        Ok(BegunTurn { begun, archived: self.archived_of(ns, &ask.of, begun.pages) })
+        let afar = self.afar_of(&ask.of, begun.pages);
+        let archived = if afar > 0 { 0 } else { self.archived_of(ns, &ask.of, begun.pages) };
+        Ok(BegunTurn { begun, archived, afar })
     }
 
     /// What the owner knows about the wait that begins now.

@@ -133,6 +133,7 @@ impl Engine {
             learned: Mutex::default(),
             saving_pins: Mutex::default(),
             archived: super::archived::Archived::new(&settings.archive),
+            afar: Default::default(),
             clients,
             freed: Notify::new(),
             waiting_for_slots: AtomicU64::new(0),

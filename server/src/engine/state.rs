@@ -1,6 +1,7 @@
 //! What an engine has. Owns: every part of it, and the pool with all else that the one lock guards. Must not know: the verbs,
 //! which extend it.
 
+use super::afar::Afar;
 use super::archived::Archived;
 use super::clients::Clients;
 use super::durable::DurableWaits;
@@ -63,6 +64,8 @@ pub(crate) struct Engine {
     pub(super) saving_pins: Mutex<()>,
     /// What only the archive has, and what it is to get.
     pub(crate) archived: Archived,
+    /// What other pools of the cluster have, and is on its way.
+    pub(crate) afar: Afar,
     /// Client processes on this host.
     pub(crate) clients: Clients,
     /// Rung whenever slots may have become free.

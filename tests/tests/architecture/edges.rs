@@ -104,6 +104,7 @@ const RULES: [Rule; 15] = [
         name: "turnkv",
         ours: &[
             "turnkv-archive",
+            "turnkv-client",
             "turnkv-cluster",
             "turnkv-pool",
             "turnkv-proto",

@@ -211,6 +211,7 @@ impl Sessions for Service {
             tail_tokens: 3,
             tail: vec![9; 32].into(),
             archived: 0,
+            afar: 0,
         }))
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn begin(raw: &wire::BeginReloadRequest, guest: &Guest) -> Result<Beg
         hashes,
         wait_ms: raw.wait_ms,
         hold: raw.hold,
-        may_fetch: true,
+        may_fetch: !raw.here_only,
     })
 }
 
@@ -57,6 +57,7 @@ pub(crate) fn inline(raw: wire::ReloadRequest, guest: &Guest) -> Result<BeginRel
         wait_ms: raw.wait_ms,
         session: raw.session,
         hold: false,
+        here_only: raw.here_only,
     };
     begin(&raw, guest)
 }

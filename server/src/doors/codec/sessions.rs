@@ -17,15 +17,15 @@ pub(crate) fn key(namespace: &[u8], session: &str, guest: &Guest) -> Result<Sess
 /// Decodes a BeginTurn.
 pub(crate) fn begin_turn<'a>(raw: &'a wire::BeginTurnRequest, guest: &Guest) -> Result<BeginTurn<'a>, Error> {
     let engine = Some(raw.engine.as_str()).filter(|engine| !engine.is_empty());
-    Ok(BeginTurn { of: key(&raw.namespace, &raw.session, guest)?, engine })
+    Ok(BeginTurn { of: key(&raw.namespace, &raw.session, guest)?, engine, ended: raw.ended })
 }
 
 /// Encodes its answer.
 pub(crate) fn turn_begun(begun: BegunTurn) -> wire::BeginTurnReply {
-    let BegunTurn { begun: TurnBegun { turn, pages, dram, tail }, archived } = begun;
+    let BegunTurn { begun: TurnBegun { turn, pages, dram, tail }, archived, afar } = begun;
     let (tail, tail_tokens) =
         tail.map_or((Bytes::new(), 0), |(hash, tokens)| (hash.0.to_vec().into(), tokens));
-    wire::BeginTurnReply { turn, pages, dram, tail_tokens, tail, archived }
+    wire::BeginTurnReply { turn, pages, dram, tail_tokens, tail, archived, afar }
 }
 
 /// Decodes an EndTurn.

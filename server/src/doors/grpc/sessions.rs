@@ -27,8 +27,9 @@ impl SessionsService {
 #[tonic::async_trait]
 impl Sessions for SessionsService {
     async fn begin_turn(&self, request: Request<wire::BeginTurnRequest>) -> Answer<wire::BeginTurnReply> {
-        let begun =
-            self.engine.begin_turn(&codec::sessions::begin_turn(request.get_ref(), &guest_of(&request)?)?)?;
+        let ask = codec::sessions::begin_turn(request.get_ref(), &guest_of(&request)?)?;
+        self.engine.find_turn(&ask).await;
+        let begun = self.engine.begin_turn(&ask)?;
         Ok(Response::new(codec::sessions::turn_begun(begun)))
     }
 

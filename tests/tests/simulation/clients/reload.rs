@@ -38,6 +38,7 @@ async fn read_path(
         wait_ms,
         session: session(context, space, path),
         hold,
+        here_only: false,
     };
     let server = context.server();
     let mut run = match context.call("BeginReload", server.begin_reload(&ask)).await {

@@ -1,0 +1,181 @@
+//! What other pools of the cluster have, for turns that begin here: told to lookups and turns, waited for by reloads, and asked for.
+//! Owns: the pulls that wait or are under way, and which pages they will bring. Must not know: how they are brought, the pool.
+//!
+//! ```text
+//!   begin_turn, lookup --begin--> waiting --next--> under way [the puller brings pages, as anybody offloads] --landed*--> ended
+//!   reload --is_coming, wait (its own, and PULL_PAGE_WAIT)--> landed --> the page is in DRAM, or it goes on without it
+//! ```
+//! A page that is on its way is known by a mark: two may have one in common. Then a reload waits for a page that does not come, for
+//! a bounded time.
+
+use super::session::SessionKey;
+use crate::cluster::MemberCard;
+use crate::limits::{PULL_PAGES_MAX, PULLS_MAX, PULLS_WAITING_MAX};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::Notify;
+use turnkv_cluster::Tip;
+use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_transfer::checksum;
+
+/// Pulls, and who waits for them.
+#[derive(Default)]
+pub(crate) struct Afar {
+    state: Mutex<OnTheWay>,
+    /// There are pulls: looked at before the lock is taken.
+    has_any: AtomicBool,
+    /// Rung when a pull waits.
+    pub(crate) bell: Notify,
+    /// Rung when pages came, or a pull ended.
+    pub(super) landed: Notify,
+    /// Reloads that wait.
+    pub(crate) waiting_reloads: AtomicU64,
+    /// Pulls that found no place.
+    pub(crate) refused: AtomicU64,
+}
+
+/// Pages that are to be brought from another pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Pull {
+    /// Its number.
+    pub(crate) id: u64,
+    /// Of which namespace.
+    pub(crate) namespace: NamespaceId,
+    /// Of which session, and after how many turns; none: of a prefix.
+    pub(crate) session: Option<(SessionKey, u32)>,
+    /// All pages from the first on, in order.
+    pub(crate) hashes: Arc<[BlockHash]>,
+    /// So many leading ones were here when it began.
+    pub(crate) here: usize,
+    /// Above 0: the last page is a partial tail of so many tokens.
+    pub(crate) tail_tokens: u32,
+    /// Who has them.
+    pub(crate) member: Arc<MemberCard>,
+    /// What made it ask there; none: a lookup found them.
+    pub(crate) tip: Option<Tip>,
+    /// Members that were asked before.
+    pub(crate) redirects: u32,
+}
+
+#[derive(Default)]
+struct OnTheWay {
+    last: u64,
+    waiting: VecDeque<Pull>,
+    under_way: Vec<Known>,
+    /// For each page that is to come the pull that brings it.
+    pages: HashMap<u64, u64>,
+}
+
+/// What is known of a pull under way.
+struct Known {
+    id: u64,
+    session: Option<SessionKey>,
+    pages: usize,
+}
+
+impl Afar {
+    /// Has pages brought, those that no other pull brings already. False: there are too many.
+    pub(crate) fn begin(&self, mut pull: Pull) -> bool {
+        let mut state = self.state.lock();
+        let coming = pull.hashes.len().saturating_sub(pull.here);
+        if state.waiting.len() >= PULLS_WAITING_MAX || state.pages.len() + coming > PULL_PAGES_MAX {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        state.last += 1;
+        pull.id = state.last;
+        for hash in &pull.hashes[pull.here..] {
+            state.pages.entry(mark(&pull.namespace, hash)).or_insert(pull.id);
+        }
+        state.waiting.push_back(pull);
+        self.has_any.store(true, Ordering::Release);
+        self.bell.notify_one();
+        true
+    }
+
+    /// The pull that waited longest, if another one may be under way; it is from now on.
+    pub(crate) fn next(&self) -> Option<Pull> {
+        let mut state = self.state.lock();
+        if state.under_way.len() >= PULLS_MAX {
+            return None;
+        }
+        let pull = state.waiting.pop_front()?;
+        let session = pull.session.as_ref().map(|(of, _)| of.clone());
+        state.under_way.push(Known { id: pull.id, session, pages: pull.hashes.len() });
+        Some(pull)
+    }
+
+    /// These pages of a pull are in the pool now, or will not come.
+    pub(crate) fn pages_settled(&self, pull: &Pull, pages: &[BlockHash]) {
+        let mut state = self.state.lock();
+        state.settle(pull, pages);
+        drop(state);
+        self.landed.notify_waiters();
+    }
+
+    /// A pull ended: what has not come of it will not.
+    pub(crate) fn ended(&self, pull: &Pull) {
+        let mut state = self.state.lock();
+        state.under_way.retain(|known| known.id != pull.id);
+        state.settle(pull, &pull.hashes);
+        let is_empty = state.under_way.is_empty() && state.waiting.is_empty();
+        self.has_any.store(!is_empty, Ordering::Release);
+        drop(state);
+        self.landed.notify_waiters();
+        self.bell.notify_one();
+    }
+
+    /// Whether a page is on its way.
+    pub(super) fn is_coming(&self, namespace: &NamespaceId, hash: &BlockHash) -> bool {
+        self.has_any.load(Ordering::Acquire) && self.state.lock().pages.contains_key(&mark(namespace, hash))
+    }
+
+    /// How many leading ones of these are.
+    pub(super) fn coming(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> usize {
+        if !self.has_any.load(Ordering::Acquire) {
+            return 0;
+        }
+        let state = self.state.lock();
+        hashes.iter().take_while(|hash| state.pages.contains_key(&mark(namespace, hash))).count()
+    }
+
+    /// How many pages a session has, if some of them are on their way.
+    pub(super) fn pages_of(&self, of: &SessionKey) -> Option<usize> {
+        if !self.has_any.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = self.state.lock();
+        let waits = |pull: &&Pull| pull.session.as_ref().is_some_and(|(session, _)| session == of);
+        let waiting = state.waiting.iter().find(waits).map(|pull| pull.hashes.len());
+        let goes = |known: &&Known| known.session.as_ref() == Some(of);
+        waiting.or_else(|| state.under_way.iter().find(goes).map(|known| known.pages))
+    }
+
+    /// Pulls that wait, pulls under way, pages that are to come.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        let state = self.state.lock();
+        (state.waiting.len(), state.under_way.len(), state.pages.len())
+    }
+}
+
+impl OnTheWay {
+    fn settle(&mut self, pull: &Pull, pages: &[BlockHash]) {
+        for hash in pages {
+            let mark = mark(&pull.namespace, hash);
+            if self.pages.get(&mark) == Some(&pull.id) {
+                self.pages.remove(&mark);
+            }
+        }
+    }
+}
+
+/// A mark of a page, which tells namespaces apart as well.
+fn mark(namespace: &NamespaceId, hash: &BlockHash) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = namespace.0;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ checksum(&hash.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! The bounds of pulls from other pools of the cluster. Owns: constants. Must not know: what keeps them.
+
+use std::time::Duration;
+
+/// Pulls under way, each of one session or prefix.
+pub(crate) const PULLS_MAX: usize = 16;
+/// Pulls that wait for one of these to end; one more is not begun: the turn finds what is here.
+pub(crate) const PULLS_WAITING_MAX: usize = 256;
+/// Pages of all pulls together, waiting ones included: their names are held until they have come.
+pub(crate) const PULL_PAGES_MAX: usize = 1 << 19;
+/// Bytes that all pulls have asked for and that have not come.
+pub(crate) const PULL_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of pages that one pull asks for at a time: they are readable together. It begins with one page and doubles.
+pub(crate) const PULL_PART_BYTES_MAX: u64 = 16 << 20;
+/// A part that took longer than this is followed by one of half its size: pages are readable so often, however slow the wire is.
+pub(crate) const PULL_PART_MS: u64 = 50;
+/// How long one part may take to come: less than a lease lasts.
+pub(crate) const PULL_PART_WAIT: Duration = Duration::from_secs(5);
+/// How long a part waits for slots here.
+pub(crate) const PULL_SLOT_WAIT: Duration = Duration::from_secs(1);
+/// Pause before slots are asked for again.
+pub(crate) const PULL_SLOT_PAUSE: Duration = Duration::from_millis(5);
+/// How long a pull may find no slot for its next page before it ends.
+pub(crate) const PULL_STALL_MAX: Duration = Duration::from_secs(5);
+/// How often the gauges of pulls are brought up to date.
+pub(crate) const PULL_LOOK: Duration = Duration::from_millis(500);
+/// How long a reload waits for the next page of a pull, within its own deadline.
+pub(crate) const PULL_PAGE_WAIT: Duration = Duration::from_secs(5);
+/// Members that pages are pulled from, with their connections; beyond it those that were asked longest ago are let go of.
+pub(crate) const PULL_PEERS_MAX: usize = 64;
+/// Failures in a row (no answer, nobody there) after which a member is not pulled from for a while.
+pub(crate) const PULL_FAILURES_MAX: u32 = 3;
+/// How long that is, in milliseconds.
+pub(crate) const PULL_PAUSE_MS: u64 = 1_000;
+/// How long a connection to a member may take to be made, in milliseconds.
+pub(crate) const PULL_CONNECT_MS: u64 = 250;
+
+const _: () = assert!(PULL_PART_BYTES_MAX < PULL_BYTES_MAX, "several pulls go on beside one another");
+const _: () = assert!(
+    PULL_PART_BYTES_MAX <= turnkv_client::limits::WINDOW_BYTES_MAX,
+    "a part is one window of the client"
+);

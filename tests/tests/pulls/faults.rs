@@ -1,0 +1,171 @@
+//! What goes wrong while pages are on their way: less is found, never anything else, and nobody waits longer than they said.
+
+use crate::support::{PAGE, Pools, SLACK, end, number, turn, until};
+use anyhow::{Result, ensure};
+use std::time::{Duration, Instant};
+use turnkv_client::{BlockHash, ReloadOptions, ReloadReport};
+use turnkv_mutate::Random;
+use turnkv_tests::pages::chain;
+use turnkv_tests::proxy::Fault;
+use turnkv_tests::server::Setup;
+use turnkv_tests::user::User;
+
+/// Pages of a session: 12 MiB.
+const PAGES: usize = 192;
+
+fn setup() -> Setup {
+    Setup { dram_mib: 64, ..Setup::default() }
+}
+
+/// A reload within so long, checked byte by byte; whatever it finds, it returns in time.
+async fn reload_within(user: &User, wait: Duration, hashes: &[BlockHash]) -> Result<ReloadReport> {
+    let options = ReloadOptions { deadline: Some(wait), ..ReloadOptions::default() };
+    let began = Instant::now();
+    let report = user.reload_with(&options, hashes).await;
+    ensure!(began.elapsed() < wait + SLACK, "a reload took {:?}", began.elapsed());
+    // No page at all by the deadline is an error of the call, which says so.
+    Ok(report.unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_a_slow_home_are_read_while_later_ones_are_on_their_way() -> Result<()> {
+    let pools = Pools::start(2, &setup()).await?;
+    let users = pools.users().await?;
+    let hashes = chain(11, PAGES);
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    // 64 KiB every 10 ms: about two seconds in all.
+    pools.0[0].fail(Fault::None, Fault::Slow(PAGE as usize, Duration::from_millis(10)));
+    let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+    ensure!(begun.afar == PAGES, "{begun:?}");
+    let report = reload_within(&users[1], Duration::from_secs(10), &hashes[..1]).await?;
+    ensure!(report.pages == 1, "{report:?}");
+    ensure!(pools.0[1].pulled()? < PAGES as u64 / 2, "the first page waited for most of the others");
+    let report = reload_within(&users[1], Duration::from_secs(20), &hashes).await?;
+    ensure!(report.pages == PAGES, "{report:?}");
+    // Who would not wait is told what is here, in time.
+    let report = reload_within(&users[1], Duration::from_millis(300), &hashes).await?;
+    ensure!(report.pages == PAGES, "{report:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_would_not_wait_for_a_slow_home_goes_on_in_time() -> Result<()> {
+    let pools = Pools::start(2, &setup()).await?;
+    let users = pools.users().await?;
+    let hashes = chain(12, PAGES);
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    pools.0[0].fail(Fault::None, Fault::Slow(4 << 10, Duration::from_millis(20)));
+    let began = Instant::now();
+    let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+    ensure!(began.elapsed() < SLACK, "{begun:?} took {:?}", began.elapsed());
+    let report = reload_within(&users[1], Duration::from_millis(400), &hashes).await?;
+    ensure!(report.pages < PAGES, "{report:?}");
+    end(&users[1], "talk", &begun, &hashes).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bit_that_flips_on_the_way_is_never_a_wrong_page() -> Result<()> {
+    let pools = Pools::start(2, &setup()).await?;
+    let users = pools.users().await?;
+    let mut random = Random::new(7);
+    for round in 0..6 {
+        let (session, hashes) = (format!("talk-{round}"), chain(20 + round, PAGES / 4));
+        turn(&users[0], &session, 0, &hashes, 0).await?;
+        let bit = random.below(PAGES / 4 * PAGE as usize * 8) as u64;
+        pools.0[0].fail(Fault::None, Fault::Flip(bit));
+        pools.0[0].proxy.cut();
+        let begun = users[1].namespace.begin_turn_after(&session, "", 1).await?;
+        let report = reload_within(&users[1], Duration::from_secs(5), &hashes).await?;
+        ensure!(report.pages <= hashes.len(), "{report:?}");
+        end(&users[1], &session, &begun, &hashes).await?;
+        pools.0[0].fail(Fault::None, Fault::None);
+        pools.0[0].proxy.cut();
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_home_that_begins_again_is_asked_again() -> Result<()> {
+    let mut pools = Pools::start(2, &setup()).await?;
+    let hashes = chain(30, PAGES);
+    {
+        let users = pools.users().await?;
+        turn(&users[0], "talk", 0, &hashes, 0).await?;
+        users[0].settle().await?;
+    }
+    pools.0[0].server.kill()?;
+    pools.0[0].server.restart()?;
+    pools.agree().await?;
+    let users = pools.users().await?;
+    // A namespace that is opened brings its sessions back, and these are published.
+    until("the session is found at its home's next life", async || {
+        let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+        let pages = begun.pages + begun.afar;
+        Ok(pages == PAGES && reload_within(&users[1], Duration::from_secs(5), &hashes).await?.pages == PAGES)
+    })
+    .await
+}
+
+/// Kills the home, or the pool that pulls, somewhere on the way; the session is computed again where it must be, and found whole at
+/// the third pool.
+async fn kill_round(round: u64, random: &mut Random) -> Result<()> {
+    let mut pools = Pools::start(3, &setup()).await?;
+    let users = pools.users().await?;
+    let hashes = chain(100 + round, PAGES);
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    pools.0[0].fail(Fault::None, Fault::Slow(PAGE as usize, Duration::from_micros(500)));
+    let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+    let kills_home = random.below(2) == 0;
+    let pause = Duration::from_millis(random.below(120) as u64);
+    if kills_home {
+        let (report, killed) =
+            tokio::join!(reload_within(&users[1], Duration::from_secs(3), &hashes), async {
+                tokio::time::sleep(pause).await;
+                pools.0[0].server.kill()
+            });
+        let report = report?;
+        killed?;
+        ensure!(report.pages <= PAGES, "{report:?}");
+        // What did not come is computed.
+        end(&users[1], "talk", &begun, &hashes).await?;
+    } else {
+        tokio::time::sleep(pause).await;
+        pools.0[1].server.kill()?;
+        pools.0[0].fail(Fault::None, Fault::None);
+    }
+    let ended = if kills_home { 2 } else { 1 };
+    let began = users[2].namespace.begin_turn_after("talk", "", ended).await?;
+    let report = reload_within(&users[2], Duration::from_secs(10), &hashes).await?;
+    ensure!(report.pages == PAGES, "round {round}, home killed: {kills_home}: {began:?}, {report:?}");
+    end(&users[2], "talk", &began, &hashes).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_killed_on_the_way_takes_nothing_with_it_but_its_own() -> Result<()> {
+    let mut random = Random::new(number("TURNKV_PULL_SEED", 1)?);
+    for round in 0..number("TURNKV_PULL_KILLS", 20)? {
+        kill_round(round, &mut random).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pools_that_are_full_at_both_ends_give_what_they_have() -> Result<()> {
+    // More sessions than both have room for together.
+    let small = Setup { dram_mib: 16, nvme_mib: 32, segment_mib: 4, ..Setup::default() };
+    let pools = Pools::start(2, &small).await?;
+    let users = pools.users().await?;
+    for round in 0..24_u64 {
+        let session = format!("talk-{}", round % 8);
+        let (at, hashes) = ((round % 2) as usize, chain(200 + round % 8, 64));
+        let begun = users[at].namespace.begin_turn(&session).await?;
+        let report = reload_within(&users[at], Duration::from_secs(5), &hashes).await?;
+        ensure!(report.pages <= 64, "{begun:?}, {report:?}");
+        let options = turnkv_client::OffloadOptions::default();
+        users[at].offload(&options, &hashes).await?;
+        let ended = turnkv_client::EndTurn { hashes, ..Default::default() };
+        users[at].namespace.end_turn(&session, &ended).await?;
+    }
+    Ok(())
+}

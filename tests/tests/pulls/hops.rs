@@ -1,0 +1,88 @@
+//! Sessions that go from pool to pool.
+
+use crate::support::{Pools, turn, until};
+use anyhow::{Result, ensure};
+use turnkv_client::EndTurn;
+use turnkv_tests::pages::chain;
+use turnkv_tests::server::Setup;
+
+/// Pages that a turn adds.
+const STEP: usize = 10;
+
+async fn hop(pools: usize, turns: usize) -> Result<()> {
+    let pools = Pools::start(pools, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(1, STEP * turns);
+    for at in 0..turns {
+        let (pool, user) = (&pools.0[at % users.len()], &users[at % users.len()]);
+        let (had, before) = (STEP * at, pool.pulled()?);
+        let begun = user.namespace.begin_turn_after("talk", "", at as u32).await?;
+        ensure!(begun.turn as usize == at + 1, "turn {at}: {begun:?}");
+        ensure!(begun.pages + begun.afar == had, "turn {at}: {begun:?}");
+        let found = if had == 0 { 0 } else { user.reload(&hashes[..had]).await?.pages };
+        ensure!(found == had, "turn {at}: {found} of {had} pages");
+        // What this pool had when the session was here before did not travel again.
+        let new = had.min(STEP * (users.len() - 1)) as u64;
+        ensure!(pool.pulled()? - before == new, "turn {at}: not {new} pages travelled");
+        crate::support::end(user, "talk", &begun, &hashes[..had + STEP]).await?;
+    }
+    // The next turn on the same pool is local: not a byte travels.
+    let last = (turns - 1) % users.len();
+    let before = pools.0[last].counted("turnkv_cluster_pull_bytes_total")?;
+    let begun = users[last].namespace.begin_turn_after("talk", "", turns as u32).await?;
+    ensure!((begun.pages, begun.afar) == (hashes.len(), 0), "{begun:?}");
+    ensure!(users[last].reload(&hashes).await?.pages == hashes.len());
+    ensure!(pools.0[last].counted("turnkv_cluster_pull_bytes_total")? == before);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_hops_between_two_pools_is_found_whole() -> Result<()> {
+    hop(2, 7).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_hops_between_three_pools_is_found_whole() -> Result<()> {
+    hop(3, 10).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_keeps_its_list_and_its_tail_on_another_host() -> Result<()> {
+    let pools = Pools::start(2, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(2, 40);
+    let begun = users[0].namespace.begin_turn("talk").await?;
+    let options = turnkv_client::OffloadOptions { tail_tokens: 3, ..Default::default() };
+    users[0].offload(&options, &hashes).await?;
+    let ended = EndTurn { hashes: hashes.clone(), tail_tokens: 3, ..EndTurn::default() };
+    ensure!(users[0].namespace.end_turn("talk", &ended).await? == 40, "{begun:?}");
+    let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+    ensure!((begun.turn, begun.pages, begun.afar) == (2, 0, 40), "{begun:?}");
+    ensure!(users[1].reload(&hashes).await?.pages == 40);
+    // Its owner names only what is new: the list before it came along.
+    pools.0[1].settled().await?;
+    let (kept, new) = (39, chain(2, 45));
+    users[1].offload(&Default::default(), &new).await?;
+    let ended = EndTurn { keep: kept, hashes: new[kept..].to_vec(), ..EndTurn::default() };
+    ensure!(users[1].namespace.end_turn("talk", &ended).await? == 45);
+    ensure!(turn(&users[0], "talk", 2, &new, 45).await? == 45);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_that_no_session_names_is_found_where_it_is() -> Result<()> {
+    let pools = Pools::start(3, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(3, 60);
+    users[0].offload(&Default::default(), &hashes).await?;
+    ensure!(users[1].namespace.lookup(&hashes).await? == 60, "it is on its way");
+    let report = users[1].reload(&hashes).await?;
+    ensure!((report.pages, report.miss) == (60, None), "{report:?}");
+    ensure!(pools.0[1].pulled()? == 60);
+    // Nobody has more of another chain than its beginning.
+    let mut other = hashes[..20].to_vec();
+    other.extend_from_slice(&chain(4, 5));
+    until("its beginning is found", async || Ok(users[2].namespace.lookup(&other).await? == 20)).await?;
+    ensure!(users[2].namespace.lookup(&chain(5, 9)).await? == 0);
+    Ok(())
+}
