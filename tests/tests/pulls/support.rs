@@ -130,9 +130,8 @@ pub(crate) async fn turn(
 pub(crate) async fn end(user: &User, session: &str, begun: &TurnBegun, hashes: &[BlockHash]) -> Result<()> {
     let report = user.offload(&OffloadOptions::default(), hashes).await?;
     ensure!(report.stored + report.present == hashes.len(), "{begun:?}, then {report:?}");
-    let hashes = hashes.to_vec();
-    let ended = user.namespace.end_turn(session, &EndTurn { hashes: hashes.clone(), ..EndTurn::default() });
-    ensure!(ended.await? == hashes.len());
+    let ended = EndTurn { hashes: hashes.to_vec(), ..EndTurn::default() };
+    ensure!(user.namespace.end_turn(session, &ended).await? == hashes.len());
     Ok(())
 }
 
