@@ -137,10 +137,10 @@ impl Namespace {
     }
 
     /// Opens a session's next turn.
-    #[pyo3(signature = (session, *, engine = ""))]
-    fn begin_turn(&self, py: Python<'_>, session: &str, engine: &str) -> PyResult<TurnBegun> {
+    #[pyo3(signature = (session, *, engine = "", ended = 0))]
+    fn begin_turn(&self, py: Python<'_>, session: &str, engine: &str, ended: u32) -> PyResult<TurnBegun> {
         let (namespace, runtime) = self.opened(py)?;
-        let begun = runtime::run(py, runtime, namespace.begin_turn_at(session, engine));
+        let begun = runtime::run(py, runtime, namespace.begin_turn_after(session, engine, ended));
         let begun = begun.map_err(|failed| error::from_client(py, failed))?;
         Ok(TurnBegun {
             turn: begun.turn,

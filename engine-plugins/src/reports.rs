@@ -53,6 +53,8 @@ pub(crate) struct TurnBegun {
     pub(crate) tail_tokens: u32,
     /// Pages after them that only the archive has.
     pub(crate) archived: usize,
+    /// Pages after them that another pool of the cluster has.
+    pub(crate) afar: usize,
 }
 
 /// What a prefetch began.
@@ -121,9 +123,9 @@ impl ReloadReport {
 #[pymethods]
 impl TurnBegun {
     fn __repr__(&self) -> String {
-        let TurnBegun { turn, pages, dram, tail_tokens, archived, .. } = self;
+        let TurnBegun { turn, pages, dram, tail_tokens, archived, afar, .. } = self;
         format!(
-            "TurnBegun(turn={turn}, pages={pages}, dram={dram}, tail_tokens={tail_tokens}, archived={archived})"
+            "TurnBegun(turn={turn}, pages={pages}, dram={dram}, tail_tokens={tail_tokens}, archived={archived}, afar={afar})"
         )
     }
 }

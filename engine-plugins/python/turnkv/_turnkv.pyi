@@ -114,6 +114,8 @@ class TurnBegun:
     tail_tokens: int
     archived: int
     """Pages after those in the pool that only the archive has: they are on their way."""
+    afar: int
+    """Pages after those in the pool that another pool of the cluster has: they are on their way."""
 
 @final
 class Prefetched:
@@ -478,9 +480,10 @@ class Namespace:
 
         With k `shards` the lease has k positions a page, and whole pages only: see `Lease`.
         """
-    def begin_turn(self, session: str, *, engine: str = "") -> TurnBegun:
+    def begin_turn(self, session: str, *, engine: str = "", ended: int = 0) -> TurnBegun:
         """Opens a session's next turn; a new session is made. `engine`: who runs it, up to 128 bytes: the pool's advice to
-        routers knows engines by that name."""
+        routers knows engines by that name. `ended`: turns of it that are known to have ended, on any host (0: unsaid); a pool of a
+        cluster waits, for a bounded time, until it hears where the last of them did."""
     def end_turn(
         self,
         session: str,

@@ -27,9 +27,10 @@ impl World {
         self.pool.list_start(self.ns, None, &hashes(0..pages))
     }
 
-    fn goes_on(&mut self, turns: u32, pages: u32) -> bool {
+    fn goes_on(&mut self, turns: u32, pages: u32) {
         let start = self.start(pages);
-        self.pool.continue_session(self.ns, &self.id, turns, start, 0).unwrap()
+        self.pool.continue_session(self.ns, &self.id, turns, start, 0).unwrap();
+        self.pool.check().unwrap();
     }
 
     fn grows(&mut self, from: u32, to: u32) {
@@ -52,7 +53,7 @@ impl World {
 fn a_session_goes_on_with_its_turns_and_what_is_here_of_its_list() {
     let mut world = World::new();
     store(&mut world.pool, world.ns, None, 0..10);
-    assert!(world.goes_on(4, 20));
+    world.goes_on(4, 20);
     assert_eq!(world.begin(), (5, 10));
     world.pool.check().unwrap();
 }
@@ -60,7 +61,7 @@ fn a_session_goes_on_with_its_turns_and_what_is_here_of_its_list() {
 #[test]
 fn a_list_grows_as_its_pages_come_unless_it_is_another_one_by_then() {
     let mut world = World::new();
-    assert!(world.goes_on(1, 0));
+    world.goes_on(1, 0);
     assert_eq!(world.begin(), (2, 0));
     store(&mut world.pool, world.ns, None, 0..4);
     world.grows(0, 4);
@@ -75,11 +76,28 @@ fn a_list_grows_as_its_pages_come_unless_it_is_another_one_by_then() {
 }
 
 #[test]
-fn a_session_that_has_had_a_later_turn_here_stays_as_it_is() {
+fn a_turn_that_runs_keeps_what_it_has_added_and_one_that_begins_takes_the_list_of_the_last() {
     let mut world = World::new();
     store(&mut world.pool, world.ns, None, 0..6);
-    assert!(world.goes_on(3, 6));
+    world.goes_on(3, 6);
     assert_eq!(world.begin(), (4, 6));
-    assert!(!world.goes_on(3, 2));
+    // Asked for again, as by a caller that lost the answer.
+    world.goes_on(3, 2);
     assert_eq!((world.begin(), world.pages()), ((5, 6), 6));
+    let (keep, hashes) = (6, &[][..]);
+    let end =
+        EndTurn { keep, hashes, tail_tokens: 0, expected_return_ms: 0, ttl_ms: 0, priority: 0, last: false };
+    world.pool.end_turn(world.ns, &world.id, end, 0).unwrap();
+    // Elsewhere it went back to its first pages.
+    world.goes_on(9, 2);
+    assert_eq!(world.begin(), (10, 2));
+}
+
+#[test]
+fn turns_that_ended_elsewhere_count_and_never_backwards() {
+    let mut world = World::new();
+    world.pool.count_turns(world.ns, &world.id, 7, 0).unwrap();
+    assert_eq!(world.begin(), (8, 0));
+    world.pool.count_turns(world.ns, &world.id, 3, 0).unwrap();
+    assert_eq!(world.begin(), (9, 0));
 }

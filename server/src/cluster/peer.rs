@@ -118,6 +118,18 @@ impl OtherMember {
         self.noted(self.link.count_pages(namespace, hashes).await).ok()
     }
 
+    /// The pages that end with this one, in order.
+    pub(super) async fn name_prefix(
+        &self,
+        namespace: &NamespaceId,
+        last: &BlockHash,
+    ) -> Result<Vec<BlockHash>, LinkFault> {
+        if self.is_paused() {
+            return Err(LinkFault::paused());
+        }
+        self.noted(self.link.name_prefix(namespace, last).await)
+    }
+
     /// Which pages it has of a session.
     pub(super) async fn name_session(
         &self,

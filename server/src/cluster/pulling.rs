@@ -4,7 +4,7 @@
 use super::link::{Named, NamedSession};
 use super::runtime::{Cluster, Where};
 use turnkv_cluster::{MemberId, PullError, SessionKey, Tip};
-use turnkv_proto::{NamespaceId, SessionId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 use turnkv_transfer::tls::TlsConfig;
 
 impl Cluster {
@@ -24,6 +24,20 @@ impl Cluster {
                 Err(PullError::Unreachable)
             }
         }
+    }
+
+    /// The pages that end with this one, as a member has them, in order; none: it does not have it any more.
+    pub(crate) async fn name_prefix(
+        &self,
+        member: MemberId,
+        namespace: &NamespaceId,
+        last: &BlockHash,
+    ) -> Result<Vec<BlockHash>, PullError> {
+        let known = self.peers.get(member).ok_or(PullError::Unreachable)?;
+        known.peer.name_prefix(namespace, last).await.map_err(|fault| {
+            tracing::debug!(member = known.card.name, %fault, "a member does not name a prefix");
+            PullError::Unreachable
+        })
     }
 
     /// A pull from the home of `tip` failed, the `redirects`-th time (from 0): where to go on. Two members at most name the next.

@@ -68,7 +68,10 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::ClusterWatchMembers
         // What an engine's prefill took is the engine's to say.
         | Method::AdminReportPrefill => (Need::Tenant, Reach::Everybody),
-        Method::ClusterTell | Method::ClusterCountPages | Method::ClusterNameSession => {
+        Method::ClusterTell
+        | Method::ClusterCountPages
+        | Method::ClusterNameSession
+        | Method::ClusterNamePrefix => {
             (Need::Member, Reach::Everybody)
         }
         Method::AdminStats

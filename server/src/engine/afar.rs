@@ -57,6 +57,8 @@ pub(crate) struct Pull {
     pub(crate) tip: Option<Tip>,
     /// Members that were asked before.
     pub(crate) redirects: u32,
+    /// Rung when somebody here has computed a page that it is bringing.
+    pub(crate) gives_way: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -73,6 +75,28 @@ struct Known {
     id: u64,
     session: Option<SessionKey>,
     pages: usize,
+    gives_way: Arc<Notify>,
+}
+
+impl Pull {
+    /// Of a prefix.
+    pub(super) fn new(namespace: NamespaceId, hashes: Vec<BlockHash>, member: Arc<MemberCard>) -> Pull {
+        let hashes = hashes.into();
+        let (id, here, tail_tokens, redirects) = (0, 0, 0, 0);
+        let gives_way = Arc::default();
+        Pull {
+            id,
+            namespace,
+            session: None,
+            hashes,
+            here,
+            tail_tokens,
+            member,
+            tip: None,
+            redirects,
+            gives_way,
+        }
+    }
 }
 
 impl Afar {
@@ -103,7 +127,8 @@ impl Afar {
         }
         let pull = state.waiting.pop_front()?;
         let session = pull.session.as_ref().map(|(of, _)| of.clone());
-        state.under_way.push(Known { id: pull.id, session, pages: pull.hashes.len() });
+        let (id, pages, gives_way) = (pull.id, pull.hashes.len(), Arc::clone(&pull.gives_way));
+        state.under_way.push(Known { id, session, pages, gives_way });
         Some(pull)
     }
 
@@ -130,6 +155,20 @@ impl Afar {
     /// Whether a page is on its way.
     pub(super) fn is_coming(&self, namespace: &NamespaceId, hash: &BlockHash) -> bool {
         self.has_any.load(Ordering::Acquire) && self.state.lock().pages.contains_key(&mark(namespace, hash))
+    }
+
+    /// Somebody here has computed a page: the pull that brings it lets go of it. False: none does.
+    pub(super) fn give_way(&self, namespace: &NamespaceId, hash: &BlockHash) -> bool {
+        if !self.has_any.load(Ordering::Acquire) {
+            return false;
+        }
+        let state = self.state.lock();
+        let pull = state.pages.get(&mark(namespace, hash));
+        let known = pull.and_then(|id| state.under_way.iter().find(|known| known.id == *id));
+        known.is_some_and(|known| {
+            known.gives_way.notify_one();
+            true
+        })
     }
 
     /// How many leading ones of these are.

@@ -363,6 +363,11 @@ impl Clients {
         Ok((client, true))
     }
 
+    /// Whether a client is this caller, with calls in service.
+    pub(super) fn is_caller(&self, client: ClientId, caller: InlineCaller) -> bool {
+        self.callers.lock().get(&caller).is_some_and(|calls| calls.client == client)
+    }
+
     /// A call is over. True: it was the last one of its caller.
     pub(super) fn end_call(&self, caller: InlineCaller) -> bool {
         let mut callers = self.callers.lock();

@@ -4,8 +4,9 @@
 use super::Engine;
 use super::session::SessionKey;
 use crate::cluster::{Cluster, HoldsPages};
+use crate::limits::{NAMED_CHUNKS_AT_ONCE, NAMED_PREFIX_PAGES_MAX};
 use std::sync::Arc;
-use turnkv_pool::NamespaceIndex;
+use turnkv_pool::{LIST_CHUNK_PAGES, NamespaceIndex};
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 
 /// What is here of a session, for a member that wants it.
@@ -43,6 +44,26 @@ impl Engine {
     pub(crate) fn count_held(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> Result<u32, Error> {
         let ns = self.find_namespace(namespace)?;
         Ok(self.look(ns, hashes, self.now())?.present)
+    }
+
+    /// The pages that end with this one, in order; none: it is not here, or there are too many.
+    pub(crate) fn held_prefix(
+        &self,
+        namespace: &NamespaceId,
+        last: &BlockHash,
+    ) -> Result<Vec<BlockHash>, Error> {
+        let ns = self.find_namespace(namespace)?;
+        let (mut next, mut chunks) = (Some(*last), Vec::new());
+        while let Some(page) = next {
+            let some = self.decide().pool.list_chunks(ns, &page, NAMED_CHUNKS_AT_ONCE);
+            let Some(first) = some.last() else { return Ok(Vec::new()) };
+            next = first.before;
+            chunks.extend(some);
+            if chunks.len() * LIST_CHUNK_PAGES as usize > NAMED_PREFIX_PAGES_MAX {
+                return Ok(Vec::new());
+            }
+        }
+        Ok(chunks.into_iter().rev().flat_map(|chunk| chunk.hashes).collect())
     }
 
     /// What is here of a session; none: nothing.

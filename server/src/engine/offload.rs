@@ -1,10 +1,11 @@
 //! Offload: grant slots, make filled pages visible. Owns: the verb's order and its waits. Must not know: who copies.
 
+use super::clients::InlineCaller;
 use super::decide::Later;
 use super::durable::{Durability, NotDurable};
 use super::recorder::{RecordedKind, Told};
 use super::{Engine, refuse};
-use crate::limits::{RETRY_AFTER_MS, WAIT_MS_MAX};
+use crate::limits::{PULL_YIELD_WAIT, RETRY_AFTER_MS, WAIT_MS_MAX};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -167,6 +168,9 @@ impl Engine {
             begun.outcomes = Outcomes::AllPresent(begun.outcomes.len());
             begun.durable = Some(self.make_present_durable(&offer).await);
         }
+        if self.meets_pull(&offer, &begun) {
+            begun = self.offload_before_pull(&offer, begun).await?;
+        }
         if !begun.is_starved() || ask.wait_ms == 0 {
             return Ok(self.counted(&offer, begun));
         }
@@ -194,8 +198,45 @@ impl Engine {
     ) -> Result<Option<OffloadBegun>, Error> {
         let offer = self.offer(client, ask)?;
         let begun = self.try_offload(&offer)?;
+        if self.meets_pull(&offer, &begun) {
+            self.give_back(&offer, &begun)?;
+            return Ok(None);
+        }
         let wait = (begun.is_starved() && ask.wait_ms > 0) || (ask.durable && begun.outcomes.are_present());
         Ok(if wait { None } else { Some(self.counted(&offer, begun)) })
+    }
+
+    /// Whether the first page declined is one that a pull is bringing: whoever has computed it is sooner.
+    fn meets_pull(&self, offer: &Offer<'_>, begun: &OffloadBegun) -> bool {
+        let Outcomes::Each(outcomes) = &begun.outcomes else { return false };
+        if self.cluster().is_none() || self.clients.is_caller(offer.client, InlineCaller::Pulls) {
+            return false;
+        }
+        let page = outcomes.iter().position(|outcome| *outcome == Outcome::InFlight);
+        let page = page.and_then(|at| offer.ask.hashes.get(offer.ask.shards.page(at)));
+        page.is_some_and(|page| self.afar.give_way(&offer.ask.namespace, page))
+    }
+
+    /// Asks again once the pull has let go of the page. What was granted before it is given back first.
+    async fn offload_before_pull(
+        &self,
+        offer: &Offer<'_>,
+        mut begun: OffloadBegun,
+    ) -> Result<OffloadBegun, Error> {
+        let until = self.clock.now() + PULL_YIELD_WAIT;
+        loop {
+            self.give_back(offer, &begun)?;
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable();
+            begun = self.try_offload(offer)?;
+            if !self.meets_pull(offer, &begun) || !self.slots_freed(freed, until).await {
+                return Ok(begun);
+            }
+        }
+    }
+
+    fn give_back(&self, offer: &Offer<'_>, begun: &OffloadBegun) -> Result<(), Error> {
+        begun.lease.map_or(Ok(()), |lease| self.abort_offload(offer.client, lease))
     }
 
     fn offer<'a>(&self, client: ClientId, ask: &'a BeginOffload) -> Result<Offer<'a>, Error> {

@@ -1,13 +1,15 @@
 //! Turns that begin here and ended elsewhere, and pages that come from there. Owns: asking where a session is, that it goes on here,
+//! who has a prefix,
 //! and the wait of a reload for the next page. Must not know: the directory, how pages travel.
 
 use super::Engine;
 use super::afar::Pull;
+use super::lookup::{Lookup, PagesOf};
 use super::reload::Wish;
 use super::session::{BeginTurn, SessionKey};
 use super::waits::Waits;
 use crate::cluster::{Cluster, MemberCard, Where};
-use crate::limits::PULL_PAGE_WAIT;
+use crate::limits::{FIND_TURN_WAIT, PULL_PAGE_WAIT};
 use std::sync::Arc;
 use turnkv_cluster::Tip;
 use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
@@ -29,58 +31,63 @@ impl Engine {
     pub(crate) async fn find_turn(&self, ask: &BeginTurn<'_>) {
         let Some(cluster) = self.cluster() else { return };
         let Ok(ns) = self.find_namespace(&ask.of.namespace) else { return };
-        if self.afar.pages_of(&ask.of).is_some() {
-            return;
+        if self.afar.pages_of(&ask.of).is_none()
+            && tokio::time::timeout(FIND_TURN_WAIT, self.go_there(cluster, ns, ask)).await.is_err()
+        {
+            tracing::debug!(
+                session = ask.of.session.as_str(),
+                "a session's home did not say in time what it has"
+            );
         }
-        let SessionKey { namespace, session } = &ask.of;
-        let here = self.turn_of(ns, session).unwrap_or(0);
-        let found = cluster.whereabouts(namespace, session, ask.ended.max(here)).await;
-        self.go_there(cluster, ns, &ask.of, found, 0).await;
     }
 
     /// Asks a home which pages it has, and the next one that it names; has them pulled.
-    pub(crate) async fn go_there(
-        &self,
-        cluster: &Cluster,
-        ns: NamespaceIndex,
-        of: &SessionKey,
-        mut found: Where,
-        mut redirects: u32,
-    ) {
-        let SessionKey { namespace, session } = of;
+    async fn go_there(&self, cluster: &Cluster, ns: NamespaceIndex, ask: &BeginTurn<'_>) {
+        let SessionKey { namespace, session } = &ask.of;
+        let (mut found, mut redirects) = (cluster.whereabouts(namespace, session, ask.ended).await, 0);
         // `pull_failed` names no third one.
         while let Where::Home { member, tip } = found {
-            let named = match cluster.name_session(member.member.id, namespace, session).await {
-                Ok(named) => named,
+            match cluster.name_session(member.member.id, namespace, session).await {
+                Ok(named) => {
+                    let turns = named.turn.max(tip.turn);
+                    self.goes_on_here(ns, session, turns, &named.hashes);
+                    let home = HomeOf { member, tip, redirects };
+                    return self.pull_session(&ask.of, turns, home, named.hashes, named.tail_tokens);
+                }
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
                     redirects += 1;
-                    continue;
                 }
-            };
-            let turns = named.turn.max(tip.turn);
-            if self.goes_on_here(ns, session, turns, &named.hashes) {
-                let home = HomeOf { member, tip, redirects };
-                self.pull_session(of, turns, home, named.hashes, named.tail_tokens);
             }
-            return;
         }
     }
 
-    /// A session goes on here after so many turns, with what is here of its list. False: it has had a later one here.
-    fn goes_on_here(
-        &self,
-        ns: NamespaceIndex,
-        session: &SessionId,
-        turns: u32,
-        hashes: &[BlockHash],
-    ) -> bool {
+    /// A session goes on here after so many turns, with what is here of its list.
+    fn goes_on_here(&self, ns: NamespaceIndex, session: &SessionId, turns: u32, hashes: &[BlockHash]) {
         let (start, now) = (self.list_here(ns, None, hashes), self.now());
-        let goes_on = self.decide().pool.continue_session(ns, session, turns, start, now);
-        if matches!(goes_on, Ok(true)) {
-            self.remember(ns, session);
+        match self.decide().pool.continue_session(ns, session, turns, start, now) {
+            Ok(()) => self.remember(ns, session),
+            Err(error) => {
+                tracing::debug!(%error, session = session.as_str(), "a session does not go on here")
+            }
         }
-        goes_on.unwrap_or(false)
+    }
+
+    /// Before a lookup: who of the others has more of a prefix than is here, and that on its way from there. Bounded in time.
+    pub(crate) async fn find_prefix(&self, ask: &Lookup) {
+        let (Some(cluster), PagesOf::Hashes(hashes)) = (self.cluster(), &ask.pages) else { return };
+        let namespace = &ask.namespace;
+        let Ok(here) = self.present_pages(namespace, hashes) else { return };
+        if hashes.get(here).is_none_or(|next| self.afar.is_coming(namespace, next)) {
+            return;
+        }
+        let Some((member, held)) = cluster.holder_of(namespace, hashes, here, None).await else { return };
+        // What was asked for may be a sample of the chain: its holder knows all of it.
+        let Some(last) = held.checked_sub(1).and_then(|at| hashes.get(at)) else { return };
+        if let Ok(chain) = cluster.name_prefix(member.member.id, namespace, last).await {
+            let pull = Pull::new(*namespace, chain, member);
+            self.pull(pull);
+        }
     }
 
     fn pull_session(
@@ -91,20 +98,16 @@ impl Engine {
         hashes: Vec<BlockHash>,
         tail_tokens: u32,
     ) {
-        let here = self.present_pages(&of.namespace, &hashes).unwrap_or(hashes.len());
-        if here < hashes.len() {
-            let HomeOf { member, tip, redirects } = home;
-            self.afar.begin(Pull {
-                id: 0,
-                namespace: of.namespace,
-                session: Some((of.clone(), turns)),
-                hashes: hashes.into(),
-                here,
-                tail_tokens,
-                member,
-                tip: Some(tip),
-                redirects,
-            });
+        let HomeOf { member, tip, redirects } = home;
+        let (session, tip) = (Some((of.clone(), turns)), Some(tip));
+        self.pull(Pull { session, tail_tokens, tip, redirects, ..Pull::new(of.namespace, hashes, member) });
+    }
+
+    /// Has pulled what is not here.
+    fn pull(&self, mut pull: Pull) {
+        pull.here = self.present_pages(&pull.namespace, &pull.hashes).unwrap_or(pull.hashes.len());
+        if pull.here < pull.hashes.len() {
+            self.afar.begin(pull);
         }
     }
 

@@ -122,6 +122,9 @@ impl Engine {
             Router::check_name(engine).map_err(refuse_route)?;
         }
         let now = self.now();
+        if ask.ended > 0 {
+            self.decide().pool.count_turns(ns, session, ask.ended, now).map_err(refuse)?;
+        }
         let mut turn = self.decide().pool.start_turn(ns, session, now).map_err(refuse)?;
         let begun =
             self.decide_in_slices(|core| core.pool.begin_turn_some(&mut turn, now)).pool.turn_begun(&turn);

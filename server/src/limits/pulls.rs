@@ -2,6 +2,14 @@
 
 use std::time::Duration;
 
+/// How long the begin of a turn may take to find what other pools have of its session.
+pub(crate) const FIND_TURN_WAIT: Duration = Duration::from_millis(400);
+/// Pages of a prefix that a pool names for another one.
+pub(crate) const NAMED_PREFIX_PAGES_MAX: usize = turnkv_proto::limits::HASHES_PER_CALL_MAX;
+/// Chunks of its list that are named under one hold of the lock.
+pub(crate) const NAMED_CHUNKS_AT_ONCE: usize = 8;
+/// How long an offload waits for a pull to let go of the page that it brings.
+pub(crate) const PULL_YIELD_WAIT: Duration = Duration::from_millis(100);
 /// Pulls under way, each of one session or prefix.
 pub(crate) const PULLS_MAX: usize = 16;
 /// Pulls that wait for one of these to end; one more is not begun: the turn finds what is here.
@@ -35,6 +43,10 @@ pub(crate) const PULL_PAUSE_MS: u64 = 1_000;
 /// How long a connection to a member may take to be made, in milliseconds.
 pub(crate) const PULL_CONNECT_MS: u64 = 250;
 
+const _: () = assert!(
+    FIND_TURN_WAIT.as_millis() > turnkv_cluster::limits::FIND_MS as u128,
+    "a home that was found late is still asked"
+);
 const _: () = assert!(PULL_PART_BYTES_MAX < PULL_BYTES_MAX, "several pulls go on beside one another");
 const _: () = assert!(
     PULL_PART_BYTES_MAX <= turnkv_client::limits::WINDOW_BYTES_MAX,

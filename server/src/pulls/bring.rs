@@ -72,6 +72,8 @@ impl Puller {
                     size.took(began.elapsed())
                 }
                 Some(fault) => return Err(fault),
+                // Somebody here was sooner: what they have is here in a moment.
+                None if came.pages == 0 => sleep(PULL_SLOT_PAUSE).await,
                 None => size.took(began.elapsed()),
             }
             if came.pages > 0 {
@@ -100,7 +102,12 @@ impl Puller {
         let mut places = Places::new(slots, part, asked.clone());
         let hashes = &part.pull.hashes[part.at..][asked.clone()];
         let mut targets = places.targets();
-        let report = part.home.reload(&part.reading(), hashes, &mut targets).await?;
+        let reading = part.reading();
+        let report = tokio::select! {
+            report = part.home.reload(&reading, hashes, &mut targets) => report?,
+            // Dropped with everything, so that whoever has the page can store it.
+            () = part.pull.gives_way.notified() => return Ok(Came { pages: asked.start, ..Came::default() }),
+        };
         drop(targets);
         let pages = asked.start + report.pages;
         let filled = places.filled(part.shards.positions(pages));

@@ -77,8 +77,8 @@ impl Pool {
         Ok(list.pages)
     }
 
-    /// A session whose last turn ended in another pool goes on here after so many turns, with what is here of its list. False: it
-    /// has had a later one here, and stays as it is.
+    /// A session whose last turn ended in another pool goes on here after so many turns, with what is here of its list. One whose
+    /// turn runs here already keeps a list that goes on from there.
     pub fn continue_session(
         &mut self,
         ns: NamespaceIndex,
@@ -86,24 +86,46 @@ impl Pool {
         turns: u32,
         start: Option<ListStart>,
         now: Now,
-    ) -> Result<bool, PoolError> {
-        self.namespaces.desc(ns)?;
-        let now = self.store.tick(now);
-        let known = self.sessions.find(ns, session);
-        if known.is_some_and(|at| self.sessions[at].turn > turns) {
-            return Ok(false);
-        }
+    ) -> Result<(), PoolError> {
         let end = start.and_then(|start| self.end_of(ns, start)).unwrap_or(PathEnd::EMPTY);
         if end.pages > self.store.limits().session_pages_max {
             return Err(PoolError::Limit("session_pages_max"));
         }
+        let at = self.open_after(ns, session, turns, now)?;
+        let list = self.sessions.list_end(self.store.pages(), at);
+        let goes_on = end.pages == 0 || self.store.pages().end_within(list, end.page).is_some();
+        if !(self.sessions[at].in_turn && goes_on) {
+            self.sessions.replace_list(&mut self.store, at, end);
+        }
+        Ok(())
+    }
+
+    /// Turns of a session are known to have ended, wherever: those that follow here are counted from there on.
+    pub fn count_turns(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        turns: u32,
+        now: Now,
+    ) -> Result<(), PoolError> {
+        self.open_after(ns, session, turns, now).map(drop)
+    }
+
+    fn open_after(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        turns: u32,
+        now: Now,
+    ) -> Result<u32, PoolError> {
+        self.namespaces.desc(ns)?;
+        let now = self.store.tick(now);
         let at = self.sessions.open(&mut self.store, ns, session, now)?;
-        self.sessions.replace_list(&mut self.store, at, end);
         self.sessions.update(at, |session| {
-            session.turn = turns;
+            session.turn = session.turn.max(turns);
             session.last_used = now;
         });
-        Ok(true)
+        Ok(at)
     }
 
     /// More pages of a session's list are here than up to `from` (none: nothing). A list that does not end there any more is

@@ -96,6 +96,19 @@ impl MemberLink {
         Ok(answer.present as usize)
     }
 
+    /// The pages that end with this one, in order; none: it does not have it.
+    pub(crate) async fn name_prefix(
+        &self,
+        namespace: &NamespaceId,
+        last: &BlockHash,
+    ) -> Result<Vec<BlockHash>, LinkFault> {
+        let (namespace, last) = (namespace.0.to_vec().into(), last.0.to_vec().into());
+        let mut client = self.client.clone();
+        let asked = wire::NamePrefixRequest { namespace, last };
+        let answer = answered(PEER_NAME_MAX, client.name_prefix(asked)).await?;
+        unpack_hashes(&answer.hashes).map_err(|error| LinkFault { why: error.to_string(), is_refusal: true })
+    }
+
     /// Which pages it has of a session.
     pub(crate) async fn name_session(
         &self,

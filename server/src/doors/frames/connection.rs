@@ -206,7 +206,11 @@ impl<D: Verbs> Connection<'_, D> {
     }
 
     fn lookup(&self, frame: &Frame) -> Result<(), End> {
-        let found = self.shared.engine.lookup(&codec::lookup::ask(&decode(frame)?, &self.guest)?)?;
+        let (engine, ask) = (&self.shared.engine, codec::lookup::ask(&decode(frame)?, &self.guest)?);
+        if engine.cluster().is_some() {
+            self.wait_for(engine.find_prefix(&ask))?;
+        }
+        let found = engine.lookup(&ask)?;
         Ok(self.send(frame.verb, 0, &codec::lookup::reply(found), &[])?)
     }
 

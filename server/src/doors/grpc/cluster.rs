@@ -14,7 +14,7 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use turnkv_cluster::{MemberId, Whose};
-use turnkv_proto::{Error, ErrorKind, NamespaceId, SessionId, pack_hashes, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId, SessionId, pack_hashes, unpack_hashes, wire};
 
 /// The service.
 pub(crate) struct ClusterService {
@@ -76,6 +76,15 @@ impl wire::cluster_server::Cluster for ClusterService {
         let hashes = unpack_hashes(&raw.hashes).map_err(Error::from)?;
         let held = guest.namespace(&raw.namespace).and_then(|id| self.engine.count_held(&id, &hashes));
         Ok(Response::new(wire::CountPagesReply { present: if_open(held)?.unwrap_or(0) }))
+    }
+
+    async fn name_prefix(&self, request: Request<wire::NamePrefixRequest>) -> Answer<wire::NamePrefixReply> {
+        let (guest, raw) = (guest_of(&request)?, request.get_ref());
+        let last = BlockHash::parse_optional(&raw.last).map_err(Error::from)?;
+        let last = last.ok_or_else(|| Error::invalid("NamePrefix names no page"))?;
+        let named = guest.namespace(&raw.namespace).and_then(|id| self.engine.held_prefix(&id, &last));
+        let hashes = pack_hashes(&if_open(named)?.unwrap_or_default()).into();
+        Ok(Response::new(wire::NamePrefixReply { hashes }))
     }
 
     async fn name_session(

@@ -47,7 +47,9 @@ impl Pool for PoolService {
     }
 
     async fn lookup(&self, request: Request<wire::LookupRequest>) -> Answer<wire::LookupReply> {
-        let found = self.engine.lookup(&codec::lookup::ask(request.get_ref(), &guest_of(&request)?)?)?;
+        let ask = codec::lookup::ask(request.get_ref(), &guest_of(&request)?)?;
+        self.engine.find_prefix(&ask).await;
+        let found = self.engine.lookup(&ask)?;
         Ok(Response::new(codec::lookup::reply(found)))
     }
 

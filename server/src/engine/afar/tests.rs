@@ -25,17 +25,8 @@ fn session(name: &str) -> SessionKey {
 }
 
 fn pull(name: &str, hashes: &[BlockHash], here: usize) -> Pull {
-    Pull {
-        id: 0,
-        namespace: NAMESPACE,
-        session: Some((session(name), 1)),
-        hashes: hashes.into(),
-        here,
-        tail_tokens: 0,
-        member: Arc::new(card()),
-        tip: None,
-        redirects: 0,
-    }
+    let session = Some((session(name), 1));
+    Pull { session, here, ..Pull::new(NAMESPACE, hashes.to_vec(), Arc::new(card())) }
 }
 
 #[test]
