@@ -8,8 +8,8 @@ use crate::engine::afar::Pull;
 use crate::engine::clients::InlineCaller;
 use crate::engine::inline::InlineOffload;
 use crate::engine::offload::{BeginOffload, Outcomes};
-use crate::limits::{PULL_PART_WAIT, PULL_SLOT_PAUSE, PULL_SLOT_WAIT, PULL_STALL_MAX};
-use std::time::Instant;
+use crate::limits::{PULL_BYTES_MAX, PULL_PART_WAIT, PULL_SLOT_PAUSE, PULL_SLOT_WAIT, PULL_STALL_MAX};
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use turnkv_client::{Namespace, PageTarget, ReloadOptions, SlotTarget};
 use turnkv_pool::Outcome;
@@ -52,7 +52,8 @@ impl Puller {
         let mut moved = Instant::now();
         while *at < pull.hashes.len() {
             let pages = size.pages().min(pull.hashes.len() - *at);
-            let kib = (page_bytes * pages as u64).div_ceil(1 << 10) as u32;
+            // A page that is larger than all that may be asked for goes alone.
+            let kib = (page_bytes * pages as u64).min(PULL_BYTES_MAX).div_ceil(1 << 10) as u32;
             // It fails once the semaphore is closed, which it never is.
             let _room = self.room.acquire_many(kib).await.map_err(|_| PullFault::Other)?;
             let began = Instant::now();
@@ -65,20 +66,22 @@ impl Puller {
             }
             self.engine.afar.pages_settled(pull, here);
             match came.fault {
-                Some(PullFault::Room) if came.pages == 0 && moved.elapsed() < PULL_STALL_MAX => {
+                Some(PullFault::Room) | None if came.pages == 0 => {
+                    // Who has computed the page, or holds the slots, is done in a moment.
+                    if moved.elapsed() > PULL_STALL_MAX {
+                        return Err(PullFault::Room);
+                    }
                     sleep(PULL_SLOT_PAUSE).await;
+                    continue;
                 }
-                Some(PullFault::Room | PullFault::Unreachable) if came.pages > 0 => {
-                    size.took(began.elapsed())
-                }
+                Some(PullFault::Room | PullFault::Unreachable) | None => {}
                 Some(fault) => return Err(fault),
-                // Somebody here was sooner: what they have is here in a moment.
-                None if came.pages == 0 => sleep(PULL_SLOT_PAUSE).await,
-                None => size.took(began.elapsed()),
             }
-            if came.pages > 0 {
-                moved = Instant::now();
+            if came.pages == 0 {
+                return Err(PullFault::Unreachable);
             }
+            size.took(began.elapsed());
+            moved = Instant::now();
         }
         Ok(())
     }
@@ -102,7 +105,7 @@ impl Puller {
         let mut places = Places::new(slots, part, asked.clone());
         let hashes = &part.pull.hashes[part.at..][asked.clone()];
         let mut targets = places.targets();
-        let reading = part.reading();
+        let reading = part.reading(begun.lease_ms);
         let report = tokio::select! {
             report = part.home.reload(&reading, hashes, &mut targets) => report?,
             // Dropped with everything, so that whoever has the page can store it.
@@ -137,12 +140,14 @@ impl Part<'_> {
         }
     }
 
-    fn reading(&self) -> ReloadOptions {
+    /// Within a lease of so long.
+    fn reading(&self, lease_ms: u32) -> ReloadOptions {
+        let most = Duration::from_millis(lease_ms.into()) * 3 / 4;
         ReloadOptions {
             session: None,
             shard: self.shards.first(),
             shards: self.shards.count() as u16,
-            deadline: Some(PULL_PART_WAIT),
+            deadline: Some(PULL_PART_WAIT.min(most)),
             here_only: true,
         }
     }

@@ -94,13 +94,14 @@ async fn a_home_that_begins_again_is_asked_again() -> Result<()> {
         turn(&users[0], "talk", 0, &hashes, 0).await?;
         users[0].settle().await?;
     }
-    pools.0[0].server.kill()?;
+    pools.0[0].server.terminate()?;
     pools.0[0].server.restart()?;
     pools.agree().await?;
     let users = pools.users().await?;
     // A namespace that is opened brings its sessions back, and these are published.
     until("the session is found at its home's next life", async || {
         let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+        ensure!(begun.turn > 1, "{begun:?}");
         let pages = begun.pages + begun.afar;
         Ok(pages == PAGES && reload_within(&users[1], Duration::from_secs(5), &hashes).await?.pages == PAGES)
     })
