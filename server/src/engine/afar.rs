@@ -8,7 +8,6 @@
 //! A page that is on its way is known by a mark: two may have one in common. Then a reload waits for a page that does not come, for
 //! a bounded time.
 
-use super::session::SessionKey;
 use crate::cluster::MemberCard;
 use crate::limits::{PULL_PAGES_MAX, PULLS_MAX, PULLS_WAITING_MAX};
 use parking_lot::Mutex;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use turnkv_cluster::Tip;
-use turnkv_proto::{BlockHash, NamespaceId};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 use turnkv_transfer::checksum;
 
 /// Pulls, and who waits for them.
@@ -43,8 +42,8 @@ pub(crate) struct Pull {
     pub(crate) id: u64,
     /// Of which namespace.
     pub(crate) namespace: NamespaceId,
-    /// Of which session, and after how many turns; none: of a prefix.
-    pub(crate) session: Option<(SessionKey, u32)>,
+    /// Of which session; none: of a prefix.
+    pub(crate) session: Option<SessionId>,
     /// All pages from the first on, in order.
     pub(crate) hashes: Arc<[BlockHash]>,
     /// So many leading ones were here when it began.
@@ -65,15 +64,15 @@ pub(crate) struct Pull {
 struct OnTheWay {
     last: u64,
     waiting: VecDeque<Pull>,
-    under_way: Vec<Known>,
+    under_way: Vec<KnownPull>,
     /// For each page that is to come the pull that brings it.
     pages: HashMap<u64, u64>,
 }
 
 /// What is known of a pull under way.
-struct Known {
+struct KnownPull {
     id: u64,
-    session: Option<SessionKey>,
+    session: Option<(NamespaceId, SessionId)>,
     pages: usize,
     gives_way: Arc<Notify>,
 }
@@ -126,9 +125,9 @@ impl Afar {
             return None;
         }
         let pull = state.waiting.pop_front()?;
-        let session = pull.session.as_ref().map(|(of, _)| of.clone());
+        let session = pull.session.clone().map(|session| (pull.namespace, session));
         let (id, pages, gives_way) = (pull.id, pull.hashes.len(), Arc::clone(&pull.gives_way));
-        state.under_way.push(Known { id, session, pages, gives_way });
+        state.under_way.push(KnownPull { id, session, pages, gives_way });
         Some(pull)
     }
 
@@ -181,14 +180,16 @@ impl Afar {
     }
 
     /// How many pages a session has, if some of them are on their way.
-    pub(super) fn pages_of(&self, of: &SessionKey) -> Option<usize> {
+    pub(super) fn pages_of(&self, namespace: &NamespaceId, session: &SessionId) -> Option<usize> {
         if !self.has_any.load(Ordering::Acquire) {
             return None;
         }
         let state = self.state.lock();
-        let waits = |pull: &&Pull| pull.session.as_ref().is_some_and(|(session, _)| session == of);
+        let waits = |pull: &&Pull| pull.namespace == *namespace && pull.session.as_ref() == Some(session);
         let waiting = state.waiting.iter().find(waits).map(|pull| pull.hashes.len());
-        let goes = |known: &&Known| known.session.as_ref() == Some(of);
+        let goes = |known: &&KnownPull| {
+            known.session.as_ref().is_some_and(|(of, name)| of == namespace && name == session)
+        };
         waiting.or_else(|| state.under_way.iter().find(goes).map(|known| known.pages))
     }
 

@@ -31,7 +31,7 @@ impl Engine {
     pub(crate) async fn find_turn(&self, ask: &BeginTurn<'_>) {
         let Some(cluster) = self.cluster() else { return };
         let Ok(ns) = self.find_namespace(&ask.of.namespace) else { return };
-        if self.afar.pages_of(&ask.of).is_none()
+        if self.afar.pages_of(&ask.of.namespace, &ask.of.session).is_none()
             && tokio::time::timeout(FIND_TURN_WAIT, self.go_there(cluster, ns, ask)).await.is_err()
         {
             tracing::debug!(
@@ -52,7 +52,7 @@ impl Engine {
                     let turns = named.turn.max(tip.turn);
                     self.goes_on_here(ns, session, turns, &named.hashes);
                     let home = HomeOf { member, tip, redirects };
-                    return self.pull_session(&ask.of, turns, home, named.hashes, named.tail_tokens);
+                    return self.pull_session(&ask.of, home, named.hashes, named.tail_tokens);
                 }
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
@@ -90,16 +90,9 @@ impl Engine {
         }
     }
 
-    fn pull_session(
-        &self,
-        of: &SessionKey,
-        turns: u32,
-        home: HomeOf,
-        hashes: Vec<BlockHash>,
-        tail_tokens: u32,
-    ) {
+    fn pull_session(&self, of: &SessionKey, home: HomeOf, hashes: Vec<BlockHash>, tail_tokens: u32) {
         let HomeOf { member, tip, redirects } = home;
-        let (session, tip) = (Some((of.clone(), turns)), Some(tip));
+        let (session, tip) = (Some(of.session.clone()), Some(tip));
         self.pull(Pull { session, tail_tokens, tip, redirects, ..Pull::new(of.namespace, hashes, member) });
     }
 
@@ -155,7 +148,7 @@ impl Engine {
 
     /// How many pages of a session, of which so many leading ones are here, are on their way from another pool.
     pub(super) fn afar_of(&self, of: &SessionKey, here: u32) -> u32 {
-        self.afar.pages_of(of).map_or(0, |pages| (pages as u32).saturating_sub(here))
+        self.afar.pages_of(&of.namespace, &of.session).map_or(0, |pages| (pages as u32).saturating_sub(here))
     }
 
     /// Whether the first page of a reload is on its way from another pool and not here yet.

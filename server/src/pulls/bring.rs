@@ -18,7 +18,7 @@ use turnkv_proto::{CheckedSpec, Shards};
 use turnkv_transfer::PageMut;
 
 /// One part: pages that follow one another.
-struct Part<'a> {
+struct PulledPart<'a> {
     pull: &'a Pull,
     home: &'a Namespace,
     shards: Shards,
@@ -57,12 +57,12 @@ impl Puller {
             // It fails once the semaphore is closed, which it never is.
             let _room = self.room.acquire_many(kib).await.map_err(|_| PullFault::Other)?;
             let began = Instant::now();
-            let came = self.bring_part(&Part { pull, home: &home, shards, at: *at, pages }).await?;
+            let came = self.bring_part(&PulledPart { pull, home: &home, shards, at: *at, pages }).await?;
             let here = &pull.hashes[*at..*at + came.pages];
             *at += came.pages;
             self.counts.came(came.travelled, page_bytes);
-            if let Some((of, _)) = pull.session.as_ref().filter(|_| !here.is_empty()) {
-                list = self.engine.list_grew(&pull.namespace, &of.session, list, here).or(list);
+            if let Some(session) = pull.session.as_ref().filter(|_| !here.is_empty()) {
+                list = self.engine.list_grew(&pull.namespace, session, list, here).or(list);
             }
             self.engine.afar.pages_settled(pull, here);
             match came.fault {
@@ -86,7 +86,7 @@ impl Puller {
         Ok(())
     }
 
-    async fn bring_part(&self, part: &Part<'_>) -> Result<Came, PullFault> {
+    async fn bring_part(&self, part: &PulledPart<'_>) -> Result<Came, PullFault> {
         let (mut offload, begun) =
             InlineOffload::begin(&self.engine, InlineCaller::Pulls, &part.offer()).await?;
         let outcomes = match &begun.outcomes {
@@ -125,7 +125,7 @@ impl Puller {
     }
 }
 
-impl Part<'_> {
+impl PulledPart<'_> {
     fn offer(&self) -> BeginOffload {
         let (hashes, end) = (&self.pull.hashes, self.at + self.pages);
         BeginOffload {
@@ -165,7 +165,7 @@ enum Place {
 }
 
 impl Places {
-    fn new(slots: Vec<(u32, PageMut)>, part: &Part<'_>, asked: std::ops::Range<usize>) -> Places {
+    fn new(slots: Vec<(u32, PageMut)>, part: &PulledPart<'_>, asked: std::ops::Range<usize>) -> Places {
         let (first, end) = (part.shards.positions(asked.start), part.shards.positions(asked.end));
         let mut slots = slots.into_iter().peekable();
         let shard_bytes = part.home.shard_bytes() as usize;

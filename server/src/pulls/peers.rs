@@ -10,19 +10,19 @@ use turnkv_cluster::MemberId;
 use turnkv_proto::CheckedSpec;
 
 /// Members that pages were asked of lately.
-pub(super) struct Peers {
+pub(super) struct PullPeers {
     tls: TlsConfig,
-    known: Mutex<KnownPeers>,
+    known: Mutex<KnownPullPeers>,
 }
 
 #[derive(Default)]
-struct KnownPeers {
+struct KnownPullPeers {
     /// Counts what was asked.
     asked: u64,
-    peers: BTreeMap<MemberId, Peer>,
+    peers: BTreeMap<MemberId, PullPeer>,
 }
 
-struct Peer {
+struct PullPeer {
     endpoint: String,
     client: Client,
     namespaces: BTreeMap<NamespaceId, Namespace>,
@@ -30,10 +30,10 @@ struct Peer {
     asked: u64,
 }
 
-impl Peers {
+impl PullPeers {
     /// None yet; with these certificates.
-    pub(super) fn new(tls: TlsConfig) -> Peers {
-        Peers { tls, known: Mutex::default() }
+    pub(super) fn new(tls: TlsConfig) -> PullPeers {
+        PullPeers { tls, known: Mutex::default() }
     }
 
     /// A namespace of a member, open there. It is the same one there as here: its id is of all that it is.
@@ -65,7 +65,7 @@ impl Peers {
             known.make_room();
             let client = self.connect(member)?;
             let (endpoint, namespaces) = (member.endpoint.clone(), BTreeMap::new());
-            known.peers.insert(member.member.id, Peer { endpoint, client, namespaces, asked });
+            known.peers.insert(member.member.id, PullPeer { endpoint, client, namespaces, asked });
         }
         let peer = known.peers.get_mut(&member.member.id).ok_or(PullFault::Other)?;
         peer.asked = asked;
@@ -86,7 +86,7 @@ impl Peers {
     }
 }
 
-impl KnownPeers {
+impl KnownPullPeers {
     /// Lets go of the one that was asked longest ago, where there are as many as may be.
     fn make_room(&mut self) {
         let longest = self.peers.iter().min_by_key(|(_, peer)| peer.asked).map(|(id, _)| *id);

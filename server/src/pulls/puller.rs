@@ -2,7 +2,7 @@
 
 use super::counts::PullCounts;
 use super::fault::PullFault;
-use super::peers::Peers;
+use super::peers::PullPeers;
 use crate::cluster::Cluster;
 use crate::engine::Engine;
 use crate::engine::afar::Pull;
@@ -19,19 +19,19 @@ use turnkv_cluster::PullError;
 pub(crate) struct Puller {
     pub(super) engine: Arc<Engine>,
     pub(super) cluster: Arc<Cluster>,
-    pub(super) peers: Peers,
+    pub(super) peers: PullPeers,
     /// KiB that may still be asked for.
     pub(super) room: Semaphore,
     pub(super) counts: PullCounts,
 }
 
 /// A pull under way; it is over when this is dropped.
-struct UnderWay {
+struct PullUnderWay {
     puller: Arc<Puller>,
     pull: Pull,
 }
 
-impl Drop for UnderWay {
+impl Drop for PullUnderWay {
     fn drop(&mut self) {
         self.puller.engine.afar.ended(&self.pull);
     }
@@ -43,7 +43,7 @@ impl Puller {
         Arc::new(Puller {
             engine: Arc::clone(engine),
             cluster: Arc::clone(cluster),
-            peers: Peers::new(cluster.tls()),
+            peers: PullPeers::new(cluster.tls()),
             room: Semaphore::new((PULL_BYTES_MAX >> 10) as usize),
             counts: PullCounts::new(),
         })
@@ -59,7 +59,7 @@ impl Puller {
         let mut running = JoinSet::new();
         loop {
             while let Some(pull) = self.engine.afar.next() {
-                let under_way = UnderWay { puller: Arc::clone(self), pull };
+                let under_way = PullUnderWay { puller: Arc::clone(self), pull };
                 running.spawn(Arc::clone(self).pull(under_way));
             }
             tokio::select! {
@@ -82,7 +82,7 @@ impl Puller {
         }
     }
 
-    async fn pull(self: Arc<Self>, under_way: UnderWay) {
+    async fn pull(self: Arc<Self>, under_way: PullUnderWay) {
         let (pull, began) = (&under_way.pull, Instant::now());
         let mut at = pull.here;
         match self.bring(pull, &mut at).await {
@@ -99,13 +99,13 @@ impl Puller {
 
     /// A home that has nothing, or does not answer, is told to whoever names it.
     fn tell_cluster(&self, pull: &Pull, fault: PullFault, at: usize) {
-        let (Some((of, _)), Some(tip)) = (&pull.session, pull.tip) else { return };
+        let (Some(session), Some(tip)) = (&pull.session, pull.tip) else { return };
         let error = match fault {
             PullFault::Absent if at == 0 => PullError::NotHome(None),
             PullFault::Unreachable => PullError::Unreachable,
             _ => return,
         };
         // Where it goes on, if anywhere, the next turn finds.
-        drop(self.cluster.pull_failed(&of.namespace, &of.session, tip, error, pull.redirects));
+        drop(self.cluster.pull_failed(&pull.namespace, session, tip, error, pull.redirects));
     }
 }

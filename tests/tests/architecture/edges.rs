@@ -252,7 +252,7 @@ mod tests {
             ("turnkv-sim", "tokio"),
             ("turnkv-archive", "turnkv-pool"),
             ("turnkv-archive", "tonic"),
-            ("turnkv", "turnkv-client"),
+            ("turnkv", "turnkv-python"),
         ];
         for (from, to) in forbidden {
             assert_eq!(with(from, to, false, false).len(), 1, "{from} -> {to} must be refused");

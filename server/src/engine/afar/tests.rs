@@ -2,7 +2,6 @@
 
 use super::*;
 use turnkv_cluster::{Incarnation, Member, MemberId, MemberState};
-use turnkv_proto::SessionId;
 
 const NAMESPACE: NamespaceId = NamespaceId([1; 32]);
 
@@ -20,12 +19,12 @@ fn card() -> MemberCard {
     MemberCard { name: "a".to_owned(), endpoint: "tcp://a:1".to_owned(), zone: String::new(), member }
 }
 
-fn session(name: &str) -> SessionKey {
-    SessionKey { namespace: NAMESPACE, session: SessionId::parse(name).unwrap() }
+fn session(name: &str) -> SessionId {
+    SessionId::parse(name).unwrap()
 }
 
 fn pull(name: &str, hashes: &[BlockHash], here: usize) -> Pull {
-    let session = Some((session(name), 1));
+    let session = Some(session(name));
     Pull { session, here, ..Pull::new(NAMESPACE, hashes.to_vec(), Arc::new(card())) }
 }
 
@@ -34,13 +33,13 @@ fn pages_are_on_their_way_until_they_came_or_their_pull_ended() {
     let (afar, hashes) = (Afar::default(), chain(1, 10));
     assert!(afar.begin(pull("a", &hashes, 4)));
     assert_eq!((afar.coming(&NAMESPACE, &hashes), afar.coming(&NAMESPACE, &hashes[4..])), (0, 6));
-    assert_eq!(afar.pages_of(&session("a")), Some(10));
+    assert_eq!(afar.pages_of(&NAMESPACE, &session("a")), Some(10));
     let begun = afar.next().unwrap();
-    assert_eq!(afar.pages_of(&session("a")), Some(10), "it is under way");
+    assert_eq!(afar.pages_of(&NAMESPACE, &session("a")), Some(10), "it is under way");
     afar.pages_settled(&begun, &hashes[4..6]);
     assert!(!afar.is_coming(&NAMESPACE, &hashes[5]) && afar.is_coming(&NAMESPACE, &hashes[6]));
     afar.ended(&begun);
-    assert_eq!((afar.coming(&NAMESPACE, &hashes[6..]), afar.pages_of(&session("a"))), (0, None));
+    assert_eq!((afar.coming(&NAMESPACE, &hashes[6..]), afar.pages_of(&NAMESPACE, &session("a"))), (0, None));
     assert_eq!(afar.counts(), (0, 0, 0));
 }
 
