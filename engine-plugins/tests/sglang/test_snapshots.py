@@ -39,7 +39,7 @@ SIZES = {
     "tie_word_embeddings": False,
 }
 MODELS: dict[str, tuple[int, Callable[[str], dict[str, Any]], Callable[[], PreTrainedModel]]] = {
-    "llama": (700, lambda pool: linker(pool, load_ms=5000), lambda: LlamaForCausalLM(LlamaConfig(**SIZES))),
+    "llama": (700, lambda pool: linker(pool, lookup_ms=5000, load_ms=5000), lambda: LlamaForCausalLM(LlamaConfig(**SIZES))),
     "qwen2": (1800, hicache, lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES))),
     "granite": (3900, hicache, lambda: GraniteForCausalLM(GraniteConfig(**SIZES))),
 }
