@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use turnkv_proto::wire::cluster_client::ClusterClient;
-use turnkv_proto::wire::{FindReply, FindRequest, StandingReply, StandingRequest};
+use turnkv_proto::wire::{FindReply, FindRequest, NameSessionRequest, StandingReply, StandingRequest};
 use turnkv_proto::{BlockHash, NamespaceId, pack_hashes};
 
 /// The longest time after which all members see the same, where nothing stands in the way.
@@ -164,6 +164,24 @@ impl Cluster {
     pub async fn client(&self, at: usize) -> Result<ClusterClient<Channel>> {
         let address = self.tcp.get(at).context("no such member")?;
         Ok(ClusterClient::connect(format!("http://{address}")).await?)
+    }
+
+    /// The number by which members name a session's home, as the one at `asked`, which is another, says it.
+    ///
+    /// # Errors
+    /// It does not come to know it, or has the session itself.
+    pub async fn number_of_home(&self, asked: usize, namespace: &NamespaceId, session: &str) -> Result<u64> {
+        let request =
+            NameSessionRequest { namespace: namespace.0.to_vec().into(), session: session.to_owned() };
+        let until = Instant::now() + AGREE_MAX;
+        loop {
+            let said = self.client(asked).await?.name_session(request.clone()).await?.into_inner();
+            ensure!(said.not_home && Instant::now() < until, "{said:?}");
+            if let Some(home) = said.elsewhere.and_then(|tip| tip.home) {
+                return Ok(home.member);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     async fn ask(&self, at: usize, asked: FindRequest) -> Result<(FindReply, Duration)> {

@@ -28,6 +28,10 @@ use wire::{Method, Verb};
 const PAGE: u64 = 64 << 10;
 const PAGES: usize = 4;
 
+/// What members of a cluster ask one another.
+const OF_MEMBERS: [Method; 4] =
+    [Method::ClusterTell, Method::ClusterCountPages, Method::ClusterNameSession, Method::ClusterNamePrefix];
+
 /// A server that grants whoever comes by its Unix sockets these words; over the plain loopback everybody is an operator.
 fn server_that_grants(words: &str) -> Result<(Server, String, std::net::SocketAddr)> {
     let (server, tcp, metrics) = server_with(words, "\"operator\"")?;
@@ -427,9 +431,7 @@ async fn who_is_granted_nothing_of_ours_may_ask_for_health_and_no_more() -> Resu
             let with = Filling { namespace: &own.id, spec: &own.spec, hash: &own.hashes[0], client: 1 };
             let request = protocol.fill(&protocol.requests[method.path()], &with)?;
             let refused = kind_of(call(&channel, method.path(), request).await);
-            let of_members =
-                [Method::ClusterTell, Method::ClusterCountPages, Method::ClusterNameSession].contains(method);
-            let may = of_members && words == "\"member\"";
+            let may = OF_MEMBERS.contains(method) && words == "\"member\"";
             ensure!((refused == Some(ErrorKind::PermissionDenied)) != may, "{}: {refused:?}", method.path());
         }
         HealthClient::new(channel.clone()).check(HealthCheckRequest::default()).await?;

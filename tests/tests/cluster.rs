@@ -106,7 +106,8 @@ async fn a_later_turn_elsewhere_moves_the_home_and_the_old_one_hears_of_it() -> 
         loop {
             let (found, _) = cluster.find(asked, &namespace, "s", 2).await?;
             let at = found.at.clone().unwrap_or_default();
-            if at.name == "pool-1" && found.turn == 2 {
+            // Three, but for a first turn there that gave up asking: it goes on with what it found.
+            if at.name == "pool-1" && found.turn >= 2 {
                 break;
             }
             ensure!(Instant::now() < until, "asked of {asked}: {found:?}");
@@ -266,14 +267,7 @@ async fn number_of(cluster: &Cluster, home: usize, asked: usize) -> Result<u64> 
     turn(&users[home], "numbered", &chain(77, 2)).await?;
     let request =
         NameSessionRequest { namespace: namespace.0.to_vec().into(), session: "numbered".to_owned() };
-    let held = cluster.client(home).await?.name_session(request.clone()).await?.into_inner();
+    let held = cluster.client(home).await?.name_session(request).await?.into_inner();
     ensure!(!held.not_home && held.turn == 1 && held.hashes.len() == 2 * 32, "{held:?}");
-    let until = Instant::now() + Duration::from_secs(5);
-    loop {
-        let said = cluster.client(asked).await?.name_session(request.clone()).await?.into_inner();
-        ensure!(said.not_home && Instant::now() < until, "{said:?}");
-        if let Some(home) = said.elsewhere.and_then(|tip| tip.home) {
-            return Ok(home.member);
-        }
-    }
+    cluster.number_of_home(asked, &namespace, "numbered").await
 }
