@@ -1,7 +1,7 @@
 //! Pages that one process has mapped twice, over the end of its server: one mapping is given back, all of DRAM is given to others, and
 //! what the other mapping shows does not change; then that one is given back too, and no slot is lost. Two spans of one client, or of
 //! two clients of the process; a `kill -9` or an upgrade; given back before, after, or while nobody serves. `TURNKV_KILLS` sets how many
-//! rounds (24 unless told), `TURNKV_SEED` the first one's seed.
+//! rounds (8 unless told), `TURNKV_SEED` the first one's seed.
 
 use anyhow::{Result, ensure};
 use std::fs::File;
@@ -174,7 +174,7 @@ async fn round(server: &mut Server, seed: u64) -> Result<()> {
 async fn pages_that_are_mapped_twice_are_safe_until_both_mappings_are_gone() -> Result<()> {
     let mut server = Server::start(setup())?;
     let first = number("TURNKV_SEED", 1);
-    for seed in first..first + number("TURNKV_KILLS", 24) {
+    for seed in first..first + number("TURNKV_KILLS", 8) {
         let done = round(&mut server, seed).await;
         done.map_err(|error| error.context(format!("seed {seed}: {:?}", Plan::of(seed))))?;
     }
