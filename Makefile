@@ -1,5 +1,6 @@
 # The commands of this project. On a fresh Debian 12 with a Rust toolchain, cc, make and Python 3.11, root or not:
 #   make demo        build everything and watch sessions live through DRAM, NVMe and a crash
+#   make demo-cluster  the same with three hosts: sessions hop, one host is killed, one drained, one upgraded
 #   make test        every test: Rust, black-box, Python, real engines (test-core: Rust only, installs nothing); test-rdma apart
 #   make check       format, lints, types, documentation, dependencies, architecture, the docs' links
 #   make docs        the book of docs/ into target/book
@@ -21,7 +22,7 @@ say = printf '\n== %s (%s)\n' $(1) "$$(date +%T)"
 
 .PHONY: help
 help:
-	@sed -n '2,7s/^# \{0,1\}//p' Makefile
+	@sed -n '2,8s/^# \{0,1\}//p' Makefile
 
 # ---- what the machine must have ----
 .PHONY: tools
@@ -31,10 +32,15 @@ tools:
 	done
 
 # ---- demo ----
-.PHONY: demo
+.PHONY: demo demo-cluster
 demo: server python
 	@$(call say,'demo')
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python engine-plugins/demo
+
+demo-cluster: server python
+	@tests/setup_etcd.sh || true
+	@$(call say,'demo of a cluster')
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python engine-plugins/demo/cluster.py
 
 # ---- tests ----
 .PHONY: test test-core test-fabric test-rdma test-python test-engines

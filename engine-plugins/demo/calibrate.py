@@ -82,12 +82,17 @@ class Choice:
         return {torch.bfloat16: "bf16", torch.float32: "fp32"}[self.dtype]
 
 
-def choose(work: workload.Work) -> Choice:
-    """The largest size, in the dtype that this CPU is faster with, whose estimate fits."""
+def choose(
+    work: workload.Work, seconds: float = SECONDS_WANTED, *, dtypes: tuple[torch.dtype, ...] = DTYPES, timed: bool = True
+) -> Choice:
+    """The largest size, in that of the dtypes that this CPU is faster with, whose estimate fits.
+
+    `timed`: every reused prefix is prefilled once more, to time that.
+    """
     for size in SIZES:
-        choices = [Choice(size, dtype, probe(size, dtype).seconds(size.layers, work, timed=True)) for dtype in DTYPES]
+        choices = [Choice(size, dtype, probe(size, dtype).seconds(size.layers, work, timed=timed)) for dtype in dtypes]
         best = min(choices, key=lambda choice: choice.estimate)
-        if best.estimate <= SECONDS_WANTED:
+        if best.estimate <= seconds:
             return best
     return best
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass, field
 
 import turnkv
 
@@ -20,8 +21,8 @@ SOCKET_PATH_BYTES_MAX = 96
 
 CONFIG = """# Written by the demo. Run it yourself: {binary} serve --config {config}
 listen = "unix:{socket}"
-metrics = "127.0.0.1:{port}"
-
+metrics = "{metrics}"
+{doors}
 [dram]
 bytes = "{dram}"
 
@@ -34,38 +35,68 @@ bytes = "{nvme}"
 
 [limits]
 client_slots_percent = 100 # one engine has this pool to itself
-"""
+{sections}"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server is and what it is besides a pool. What is said here is the only pool's of `make demo`."""
+
+    name: str = "demo"
+    """Of its folder in ./data, of its configuration there."""
+    host: str = "127.0.0.1"
+    doors: str = ""
+    """Settings before the first section."""
+    sections: str = ""
+    """Further sections."""
+    prefix: tuple[str, ...] = ()
+    """What runs a command on that host."""
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 class Server:
-    """One `turnkv serve` process of our own, in ./data/demo."""
+    """One `turnkv serve` process of our own, in ./data."""
 
-    def __init__(self, binary: pathlib.Path, dram: str, nvme: str) -> None:
-        data = pathlib.Path("data").absolute()
-        self.folder, self.config = data / "demo", data / "demo.toml"
-        shutil.rmtree(self.folder, ignore_errors=True)
-        (self.folder / "nvme").mkdir(parents=True)
-        self.binary, self.port = binary, _free_port(METRICS_PORT)
-        path = _socket_path(self.folder)
-        self.address = f"unix:{path}"
-        self.config.write_text(
-            CONFIG.format(
-                binary=binary, config=self.config, folder=self.folder, socket=path, port=self.port, dram=dram, nvme=nvme
-            )
+    def __init__(self, binary: pathlib.Path, dram: str, nvme: str, place: Place | None = None) -> None:
+        data, self.place = pathlib.Path("data").absolute(), place or Place()
+        self.folder, self.config = data / self.place.name, data / f"{self.place.name}.toml"
+        self.clear()
+        # A port of the loopback may be somebody's; a host of its own has all of them.
+        port = METRICS_PORT if self.place.prefix else free_port(self.place.host, METRICS_PORT)
+        self.binary, self.metrics = binary, f"{self.place.host}:{port}"
+        self.socket = _socket_path(self.folder)
+        self.address = f"unix:{self.socket}"
+        text = CONFIG.format(
+            binary=binary,
+            config=self.config,
+            folder=self.folder,
+            socket=self.socket,
+            metrics=self.metrics,
+            dram=dram,
+            nvme=nvme,
+            doors=self.place.doors,
+            sections=self.place.sections,
         )
+        self.config.write_text(text)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def metrics_url(self) -> str:
         """Where Prometheus would look."""
-        return f"http://127.0.0.1:{self.port}/metrics"
+        return f"http://{self.metrics}/metrics"
+
+    def clear(self) -> None:
+        """Its folder is there, and empty."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "nvme").mkdir(parents=True)
 
     def start(self) -> float:
         """Starts it and waits until it answers; how many seconds that took."""
         started = time.monotonic()
         with open(self.folder / "server.log", "ab") as log:
-            command = [str(self.binary), "serve", "--config", str(self.config)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            command = [*self.place.prefix, str(self.binary), "serve", "--config", str(self.config)]
+            environment = os.environ | self.place.environment
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
         while True:
             try:
                 turnkv.Pool(self.address, connect_ms=500, call_ms=2000).stats()
@@ -119,12 +150,13 @@ def _socket_path(folder: pathlib.Path) -> pathlib.Path:
     return path if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX else pathlib.Path(tempfile.mkdtemp()) / "turnkv.sock"
 
 
-def _free_port(wanted: int) -> int:
+def free_port(host: str, wanted: int = 0) -> int:
+    """A port of `host` that nobody listens on, the wanted one where that is so."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
-                return probe.getsockname()[1]
+                probe.bind((host, port))
+                return int(probe.getsockname()[1])
             except OSError:
                 continue
-    raise SystemExit("no free port on 127.0.0.1 for metrics")
+    raise SystemExit(f"no free port on {host}")

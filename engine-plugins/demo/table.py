@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-COLUMNS = (
+Columns = tuple[tuple[str, int], ...]
+"""Names and widths."""
+
+COLUMNS: Columns = (
     ("turn", 4),
     ("session", 8),
     ("prompt", 6),
@@ -49,9 +53,9 @@ class Row:
         return "DRAM+NVMe" if self.dram and self.nvme else "NVMe" if self.nvme else "DRAM"
 
 
-def header() -> None:
+def header(columns: Columns = COLUMNS) -> None:
     """The column names."""
-    say("  ".join(bold(name.rjust(width)) for name, width in COLUMNS))
+    say("  ".join(bold(name.rjust(width)) for name, width in columns))
 
 
 def show(row: Row) -> None:
@@ -72,8 +76,13 @@ def show(row: Row) -> None:
         gain,
         "yes" if row.identical else "NO",
     )
-    line = "  ".join(str(cell).rjust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True))
-    say(line if row.identical else red(line))
+    cells_of(COLUMNS, cells, row.identical)
+
+
+def cells_of(columns: Columns, cells: Iterable[object], good: bool = True) -> None:
+    """One line of any table."""
+    line = "  ".join(str(cell).rjust(width) for cell, (_, width) in zip(cells, columns, strict=True))
+    say(line if good else red(line))
 
 
 def say(text: str = "") -> None:

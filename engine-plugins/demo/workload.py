@@ -69,3 +69,13 @@ def turns(vocabulary: int) -> list[Turn]:
                     message = tuple(rng.randrange(vocabulary) for _ in range(rng.randint(*USER_TOKENS)))
                     order.append(Turn(session, left[session], message))
     return order
+
+
+def rounds(vocabulary: int, sessions: int, count: int) -> list[list[Turn]]:
+    """Turns in rounds: in each, every session has one."""
+    rng = random.Random(SEED + 2)
+
+    def message() -> tuple[int, ...]:
+        return tuple(rng.randrange(vocabulary) for _ in range(rng.randint(*USER_TOKENS)))
+
+    return [[Turn(session, number, message()) for session in range(sessions)] for number in range(1, count + 1)]

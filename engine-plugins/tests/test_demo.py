@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pathlib
+import subprocess
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -89,3 +90,50 @@ def test_the_server_of_the_demo_starts_wherever_it_is_run(monkeypatch: pytest.Mo
             assert "turnkv" in server.status()
         finally:
             server.stop()
+
+
+def test_rounds_of_the_cluster_have_every_session_once(demo: tuple[ModuleType, ModuleType]) -> None:
+    _, workload = demo
+    rounds = workload.rounds(8192, sessions=5, count=3)
+    assert [[(turn.session, turn.number) for turn in turns] for turns in rounds] == [
+        [(session, number) for session in range(5)] for number in (1, 2, 3)
+    ]
+    assert rounds == workload.rounds(8192, sessions=5, count=3) != workload.rounds(8192, sessions=5, count=4)
+    assert all(token < 8192 for turns in rounds for turn in turns for token in turn.message)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["loopback", "namespaces"])
+@pytest.mark.parametrize("etcd", [False, True], ids=["list", "etcd"])
+def test_hosts_of_the_cluster_are_configured_as_the_server_wants(
+    etcd: bool, apart: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.syspath_prepend(str(DEMO))
+    monkeypatch.chdir(tmp_path)
+    hosts = importlib.import_module("hosts")
+    network = SimpleNamespace(
+        apart=apart,
+        host=lambda at: f"10.77.84.{at + 1}" if apart else f"127.0.0.{at + 1}",
+        prefix=lambda at: ("ip", "netns", "exec", f"none-{at}") if apart else (),
+    )
+    known = SimpleNamespace(endpoint="http://127.0.0.1:2379") if etcd else None
+    made = hosts.make(3, server_binary(), "64MiB", network, SimpleNamespace(endpoint="http://127.0.0.1:9000"), known)
+    for host in made:
+        command = [str(server_binary()), "config", "--config", str(host.server.config)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f'id = "{host.name}"' in done.stdout and "s3://turnkv-demo/pages" in done.stdout
+    assert len({host.server.address for host in made}) == 3
+    assert hosts.can_push(server_binary()) in (False, True)
+
+
+def test_no_session_of_the_cluster_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DEMO))
+    cluster = importlib.import_module("cluster")
+    demo = object.__new__(cluster.Demo)
+    every = [SimpleNamespace(at=at) for at in range(3)]
+    demo.homes = [None] * cluster.SESSIONS
+    for number, serving in enumerate([every, every, every[:1] + every[2:], every, every[:2], every, every], 1):
+        for session in range(cluster.SESSIONS):
+            host = demo.next_host(SimpleNamespace(session=session, number=number), serving)
+            assert host in serving and host.at != demo.homes[session]
+            demo.homes[session] = host.at
