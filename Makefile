@@ -43,8 +43,8 @@ demo-cluster: server python
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python engine-plugins/demo/cluster.py
 
 # ---- tests ----
-.PHONY: test test-core test-fabric test-rdma test-python test-engines
-test: test-core test-fabric test-python test-engines
+.PHONY: test test-core test-fabric test-rdma test-python test-deploy test-engines
+test: test-core test-fabric test-python test-deploy test-engines
 
 test-core: tools
 	@$(call say,'Rust tests (the first build takes some minutes)')
@@ -74,6 +74,18 @@ test-python: server python
 	@$(MAKE) ptx-check
 	@$(call say,'Python tests')
 	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv $(VENV)/bin/python -m pytest -q engine-plugins/tests/test_*.py engine-plugins/tests/tensorrt_llm
+
+# The files of deploy/ that Rust has no reader for: the chart, rendered by Helm itself and held against Kubernetes' schemas; compose.
+test-deploy: server .tools/deploy/installed
+	@$(call say,'deploy: chart and compose file')
+	@TURNKV_SERVER=$(TARGET_DIR)/release/turnkv .tools/deploy/bin/python -m pytest -q tests/deploy
+
+.tools/deploy/installed: tests/deploy/requirements.txt | tools
+	@engine-plugins/setup_env.sh
+	@$(call say,'Helm as a library and schemas of Kubernetes into .tools/deploy (100 MB)')
+	@$(VENV)/bin/python -m venv .tools/deploy
+	@.tools/deploy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $@
 
 # Real vLLM and SGLang, and the oldest transformers: each in an environment of its own on top of .venv.
 .PHONY: test-vllm test-sglang test-transformers
@@ -172,7 +184,7 @@ architecture: tools
 
 # Python: its format and lints, its types (.venv has torch's and transformers'), and that the stub says what the compiled module is.
 CHECKS := .tools/checks
-PYTHON_CODE := engine-plugins examples benches server .ci
+PYTHON_CODE := engine-plugins examples benches server tests .ci
 
 ruff: $(CHECKS)/installed
 	@$(call say,'Python: format and lints')
