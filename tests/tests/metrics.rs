@@ -1,4 +1,4 @@
-//! The metrics page of a running server, and what deploy/ makes of it: every series that the dashboard and the alert rules
+//! The metrics page of a running server, and what deploy/ makes of it: every series that the dashboards and the alert rules
 //! name exists, every metric is described and named by the rule, every verb is timed.
 
 use anyhow::{Context, Result, ensure};
@@ -11,7 +11,9 @@ use turnkv_tests::traffic::{PAGE, page_after_traffic};
 use turnkv_tests::user::User;
 use turnkv_tests::workspace::root;
 
-const DASHBOARD: &str = "deploy/grafana/turnkv.json";
+/// Each with how many expressions it has at least.
+const DASHBOARDS: [(&str, usize); 2] =
+    [("deploy/grafana/turnkv.json", 40), ("deploy/grafana/turnkv-cluster.json", 25)];
 const ALERTS: &str = "deploy/prometheus/turnkv-alerts.yml";
 /// How a metric's name may end: its unit, or what is counted.
 const UNITS: [&str; 25] = [
@@ -62,13 +64,17 @@ fn named_series(expression: &str) -> Vec<(String, Vec<String>)> {
 }
 
 fn expressions() -> Result<Vec<String>> {
-    let dashboard: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(root().join(DASHBOARD))?)?;
-    let panels = dashboard["panels"].as_array().context("the dashboard has panels")?;
-    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
-    let mut all: Vec<String> =
-        targets.filter_map(|target| target["expr"].as_str()).map(str::to_owned).collect();
-    ensure!(all.len() > 40, "{} expressions on the dashboard", all.len());
+    let mut all: Vec<String> = Vec::new();
+    for (path, least) in DASHBOARDS {
+        let dashboard: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(root().join(path))?)?;
+        let panels = dashboard["panels"].as_array().context("the dashboard has panels")?;
+        let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+        let found: Vec<String> =
+            targets.filter_map(|target| target["expr"].as_str()).map(str::to_owned).collect();
+        ensure!(found.len() > least, "{} expressions on {path}", found.len());
+        all.extend(found);
+    }
     let rules = std::fs::read_to_string(root().join(ALERTS))?;
     let from_rules = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
     all.extend(from_rules.map(str::to_owned));
