@@ -129,6 +129,8 @@ pub const SLABS_MAX: u32 = 65_536;
 pub(crate) const SLAB_PLACES_AT_ONCE: usize = 64;
 /// Threads that create slabs at start: touching memory for the first time is slow.
 pub const SLAB_THREADS_MAX: usize = 8;
+/// How long a start puts kept memory that lies scattered on huge pages again: its pages are to be served soon.
+pub const KEPT_COLLAPSE_MAX: Duration = Duration::from_millis(100);
 /// Bytes of memory left to the rest of the host when the DRAM budget is checked.
 pub const HOST_SPARE_BYTES: u64 = 64 << 20;
 

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -58,6 +59,11 @@ pub(crate) enum CollapseError {
     /// Not enough memory lies together.
     #[error("memory is too scattered for transparent huge pages ({0}): start the server before other work")]
     Scattered(io::Error),
+    /// It takes longer than it may.
+    #[error(
+        "kept memory lies scattered, and a start does not wait long for transparent huge pages: the next one goes on"
+    )]
+    Late,
     /// Anything else.
     #[error("transparent huge pages are refused ({0})")]
     Refused(io::Error),
@@ -126,20 +132,38 @@ pub(crate) unsafe fn collapse(base: NonNull<u8>, bytes: usize) -> Result<(), Col
         unsafe { base.as_ptr().add(offset).write_volatile(0) };
     }
     // SAFETY: the range is the caller's mapping.
-    unsafe { collapse_again(base, bytes) }
+    unsafe { advise_collapse(base, whole) }
 }
 
-/// The same for a memfd that is in use: no byte of it changes, and what lies in huge pages already stays there.
+/// The same for a memfd that is in use: no byte of it changes, and what lies in huge pages already stays there, which takes no
+/// time. Bytes that lie scattered are copied; no more of them once `until` has passed.
 ///
 /// # Safety
 /// `[base, base + bytes)` is a shared mapping of a memfd.
-pub(crate) unsafe fn collapse_again(base: NonNull<u8>, bytes: usize) -> Result<(), CollapseError> {
+pub(crate) unsafe fn collapse_again(
+    base: NonNull<u8>,
+    bytes: usize,
+    until: Instant,
+) -> Result<(), CollapseError> {
     let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if whole == 0 {
         return Err(CollapseError::TooSmall { bytes });
     }
+    for offset in (0..whole).step_by(HUGE_PAGE_BYTES) {
+        if Instant::now() >= until {
+            return Err(CollapseError::Late);
+        }
+        // SAFETY: a part of the range, which is the caller's mapping.
+        unsafe { advise_collapse(base.add(offset), HUGE_PAGE_BYTES)? };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `[base, base + bytes)` is a mapping of a memfd, at huge-page boundaries.
+unsafe fn advise_collapse(base: NonNull<u8>, bytes: usize) -> Result<(), CollapseError> {
     // SAFETY: the range is the caller's mapping; collapsing changes no byte.
-    let result = unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
+    let result = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_COLLAPSE) };
     if result == 0 {
         return Ok(());
     }

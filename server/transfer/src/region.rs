@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -137,11 +138,15 @@ impl Region {
     }
 
     /// Maps the region that another process, which is gone, made by the same options: its bytes are as that one left
-    /// them. Nothing is touched but what locking touches.
+    /// them. Nothing is touched but what locking touches. What lies scattered is put on huge pages until then.
     ///
     /// # Errors
     /// As [`Region::from_fd`]; `InvalidInput` also if its size is another one.
-    pub fn adopt(fd: OwnedFd, options: &RegionOptions) -> io::Result<(Arc<Self>, RegionReport)> {
+    pub fn adopt(
+        fd: OwnedFd,
+        options: &RegionOptions,
+        until: Instant,
+    ) -> io::Result<(Arc<Self>, RegionReport)> {
         let stat = rustix::fs::fstat(&fd)?;
         if usize::try_from(stat.st_size).ok() != Some(options.bytes) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the kept region has another size"));
@@ -153,7 +158,7 @@ impl Region {
             HugePages::Auto if is_reserved => Granted::Yes,
             HugePages::Auto => {
                 // SAFETY: the mapping was made above.
-                let collapsed = unsafe { collapse_again(region.base, region.bytes) };
+                let collapsed = unsafe { collapse_again(region.base, region.bytes, until) };
                 collapsed.map_or_else(|why| Granted::No(why.to_string()), |()| Granted::Yes)
             }
         };

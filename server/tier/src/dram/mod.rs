@@ -14,12 +14,13 @@ mod places;
 pub mod table;
 
 use crate::errno::ErrnoClass;
-use crate::limits::{SLAB_THREADS_MAX, SLABS_MAX};
+use crate::limits::{KEPT_COLLAPSE_MAX, SLAB_THREADS_MAX, SLABS_MAX};
 use places::Places;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 use turnkv_transfer::{Granted, HugePages, Region, RegionOptions, RegionReport, Slot};
 
 /// How much DRAM, and how.
@@ -320,8 +321,13 @@ fn create(config: &DramConfig, slab: u32) -> Result<(Arc<Region>, RegionReport),
     made.map_err(|source| DramError::Slab { slab, slab_bytes: config.slab_bytes, source })
 }
 
-fn adopt(config: &DramConfig, slab: u32, fd: OwnedFd) -> Result<(Arc<Region>, RegionReport), DramError> {
-    let adopted = Region::adopt(fd, &options(config, slab));
+fn adopt(
+    config: &DramConfig,
+    slab: u32,
+    fd: OwnedFd,
+    until: Instant,
+) -> Result<(Arc<Region>, RegionReport), DramError> {
+    let adopted = Region::adopt(fd, &options(config, slab), until);
     adopted.map_err(|source| DramError::Slab { slab, slab_bytes: config.slab_bytes, source })
 }
 
@@ -339,6 +345,7 @@ fn options(config: &DramConfig, slab: u32) -> RegionOptions {
 fn create_all(config: &DramConfig, starts: Vec<SlabStart>) -> Result<Vec<Slab>, DramError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
+    let until = Instant::now() + KEPT_COLLAPSE_MAX;
     let generations: Vec<u32> = starts.iter().map(|start| start.generation).collect();
     let starts: Vec<_> = starts.into_iter().map(|start| parking_lot::Mutex::new(start.memory)).collect();
     let made = parking_lot::Mutex::new(Vec::with_capacity(config.slab_count as usize));
@@ -352,7 +359,7 @@ fn create_all(config: &DramConfig, starts: Vec<SlabStart>) -> Result<Vec<Slab>, 
                     }
                     let memory = std::mem::take(&mut *starts[slab].lock());
                     let result = match memory {
-                        SlabMemory::Kept(fd) => adopt(config, slab as u32, fd).map(Some),
+                        SlabMemory::Kept(fd) => adopt(config, slab as u32, fd, until).map(Some),
                         SlabMemory::Fresh => create(config, slab as u32).map(Some),
                         SlabMemory::Absent => Ok(None),
                     };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Checksum, CopyPlan, checksum};
+use std::time::Duration;
 
 fn options(bytes: usize) -> RegionOptions {
     RegionOptions { bytes, huge_pages: HugePages::Off, touch: false, lock: false, name: "test".to_owned() }
@@ -125,6 +126,31 @@ fn wishes_are_granted_or_explained() {
     assert!(report.huge.why_not().unwrap().contains("2 MiB"), "{report:?}");
     let (_, report) = Region::create(&options(4096)).unwrap();
     assert_eq!(report, RegionReport { huge: Granted::NotAsked, locked: Granted::NotAsked });
+}
+
+#[test]
+fn kept_memory_is_as_it_was_and_waits_for_no_huge_page() {
+    const BYTES: usize = 8 << 20;
+    let scattered = RegionOptions { touch: true, ..options(BYTES) };
+    let (before, _) = Region::create(&scattered).unwrap();
+    for at in (0..BYTES).step_by(1 << 20) {
+        before.slot(at, 2).unwrap().claim().unwrap().fill(&[(at >> 20) as u8, 0x5a]);
+    }
+    let kept = || before.fd().try_clone_to_owned().unwrap();
+    let wished = RegionOptions { huge_pages: HugePages::Auto, ..options(BYTES) };
+    let (late, report) = Region::adopt(kept(), &wished, Instant::now()).unwrap();
+    assert!(report.huge.why_not().is_some_and(|why| why.contains("the next one")), "{report:?}");
+    let (in_time, report) = Region::adopt(kept(), &wished, Instant::now() + Duration::from_secs(60)).unwrap();
+    // A kernel that gives none says why.
+    assert!(report.huge.is_yes() || !report.huge.why_not().unwrap().contains("the next one"), "{report:?}");
+    for at in (0..BYTES).step_by(1 << 20) {
+        for after in [&late, &in_time] {
+            assert_eq!(after.slot(at, 2).unwrap().page().to_vec(), [(at >> 20) as u8, 0x5a]);
+        }
+    }
+    let other = RegionOptions { bytes: BYTES / 2, ..wished };
+    let refused = Region::adopt(kept(), &other, Instant::now()).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
 }
 
 #[test]
