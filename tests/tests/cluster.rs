@@ -12,7 +12,7 @@ use turnkv_proto::wire::{
     WatchMembersRequest,
 };
 use turnkv_proto::{BlockHash, NamespaceId};
-use turnkv_tests::cluster::{AGREE_MAX, Cluster};
+use turnkv_tests::cluster::{AGREE_MAX, Cluster, Known};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -99,15 +99,18 @@ async fn a_later_turn_elsewhere_moves_the_home_and_the_old_one_hears_of_it() -> 
     let (users, namespace) = users(&cluster).await?;
     let hashes = chain(7, 6);
     turn(&users[0], "s", &hashes).await?;
+    let until = Instant::now() + Duration::from_secs(30);
+    // The turns that follow are counted from the first one on, once it is known of there.
+    while cluster.find(1, &namespace, "s", 1).await?.0.at.is_none() {
+        ensure!(Instant::now() < until, "the first turn is not known of");
+    }
     turn(&users[1], "s", &hashes).await?;
     turn(&users[1], "s", &hashes).await?;
-    let until = Instant::now() + Duration::from_secs(5);
     for asked in [0, 1, 2] {
         loop {
-            let (found, _) = cluster.find(asked, &namespace, "s", 2).await?;
+            let (found, _) = cluster.find(asked, &namespace, "s", 3).await?;
             let at = found.at.clone().unwrap_or_default();
-            // Three, but for a first turn there that gave up asking: it goes on with what it found.
-            if at.name == "pool-1" && found.turn >= 2 {
+            if at.name == "pool-1" && found.turn == 3 {
                 break;
             }
             ensure!(Instant::now() < until, "asked of {asked}: {found:?}");
@@ -160,6 +163,58 @@ async fn what_a_start_brings_back_is_published_again() -> Result<()> {
         ensure!(Instant::now() < until, "{found:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Waits until no member names a home of a session, and its last one publishes nothing.
+async fn nobody_names(cluster: &Cluster, namespace: &NamespaceId, session: &str, home: usize) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(60);
+    for asked in 0..cluster.servers.len() {
+        loop {
+            let (found, _) = cluster.find(asked, namespace, session, 0).await?;
+            if found.at.is_none() {
+                break;
+            }
+            ensure!(Instant::now() < until, "asked of {asked}: {found:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    while cluster.value(home, "turnkv_cluster_home_sessions")? > 0.0 {
+        ensure!(Instant::now() < until, "{session} is published still");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_its_home_loses_is_named_no_more() -> Result<()> {
+    let small = Setup { dram_mib: 16, nvme_mib: 0, ..Setup::default() };
+    let cluster = Cluster::start_with(3, &Known::Listed, &small).await?;
+    let (users, namespace) = users(&cluster).await?;
+    // Its time to live is over.
+    let hashes = chain(50, 4);
+    users[0].namespace.begin_turn("short-lived").await?;
+    users[0].offload(&OffloadOptions::default(), &hashes).await?;
+    let end = EndTurn { hashes, ttl_ms: 1_000, ..EndTurn::default() };
+    users[0].namespace.end_turn("short-lived", &end).await?;
+    nobody_names(&cluster, &namespace, "short-lived", 0).await?;
+    // Its last turn ended.
+    let hashes = chain(51, 4);
+    turn(&users[1], "last", &hashes).await?;
+    let end = EndTurn { hashes, last: true, ..EndTurn::default() };
+    users[1].namespace.begin_turn("last").await?;
+    users[1].namespace.end_turn("last", &end).await?;
+    nobody_names(&cluster, &namespace, "last", 1).await?;
+    // It is evicted: nobody asked for that, and the pool tells nobody.
+    turn(&users[2], "evicted", &chain(52, 4)).await?;
+    let (found, _) = cluster.find(0, &namespace, "evicted", 1).await?;
+    ensure!(found.at.as_ref().is_some_and(|at| at.name == "pool-2"), "{found:?}");
+    for seed in 0..8 {
+        users[2].offload(&OffloadOptions::default(), &chain(60 + seed, 256)).await?;
+    }
+    ensure!(users[2].namespace.lookup(&chain(52, 4)).await? == 0, "it is there still");
+    nobody_names(&cluster, &namespace, "evicted", 2).await?;
+    ensure!(cluster.value(2, "turnkv_cluster_lost_sessions_total")? == 1.0);
+    Ok(())
 }
 
 fn turnkv(cluster: &Cluster, at: usize, words: &[&str]) -> Result<(bool, String)> {

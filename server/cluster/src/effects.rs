@@ -1,6 +1,6 @@
 //! What follows from a member's decisions. Owns: the list of it. Must not know: how any of it is carried out.
 
-use crate::ids::{CallId, Incarnation, MemberId, SessionKey, Tip};
+use crate::ids::{CallId, Incarnation, MemberId, PrefixKey, SessionKey, Tip};
 use crate::message::Envelope;
 use crate::view::Member;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -70,6 +70,8 @@ pub struct Effects {
     pub decided: Vec<(CallId, Decision)>,
     /// Sessions whose copy here goes first: they live elsewhere.
     pub demote: Vec<SessionKey>,
+    /// Pages that other members say that they hold.
+    pub heard: Vec<PrefixKey>,
     /// The member's own key, to be put under its lease again.
     pub put_own: Option<Member>,
     /// To be logged and counted.

@@ -2,7 +2,7 @@
 
 use crate::effects::{Effects, Notice};
 use crate::ids::{Life, Now, PrefixKey, SessionKey, Tip};
-use crate::limits::PUBLISH_MAX;
+use crate::limits::{ASK_ALL_MAX, PUBLISH_MAX};
 use crate::member::ClusterMember;
 use crate::message::{Envelope, Message};
 
@@ -63,7 +63,14 @@ impl ClusterMember {
                 self.tell(from.member, Message::Outdone { session: *session, tip }, effects);
             }
         }
-        for post in posts.iter().take(PUBLISH_MAX) {
+        let posts = &posts[..posts.len().min(PUBLISH_MAX)];
+        if from.member != self.config.own.member {
+            effects.heard.extend(posts);
+        }
+        if self.view().members().len() <= ASK_ALL_MAX {
+            return; // nobody would ask for signposts
+        }
+        for post in posts {
             self.directory.publish_post(*post, from, self.guard.view());
         }
     }

@@ -2,7 +2,7 @@
 //! is. Must not know: where they are published.
 
 use crate::ids::{PrefixKey, SessionKey};
-use crate::limits::{HOMES_MAX, HURRY_ROUNDS, SWEEP_ROUNDS};
+use crate::limits::{HOMES_CHECKED_MIN, HOMES_MAX, HURRY_ROUNDS, SWEEP_ROUNDS};
 use hashbrown::HashMap;
 
 /// Sessions at home here. All of them are published over and over, so that whatever an authority missed or lost is told again.
@@ -11,6 +11,8 @@ pub(crate) struct Homes {
     sessions: HashMap<SessionKey, Home>,
     order: Vec<SessionKey>,
     cursor: usize,
+    /// How far the check is whether the pool still has them.
+    checked: usize,
     hurried: usize,
 }
 
@@ -87,5 +89,16 @@ impl Homes {
             self.cursor += 1;
         }
         next
+    }
+
+    /// Which of them are looked for in the pool next, each with its turn: a small member's all within some rounds, another's as
+    /// fast as they are published.
+    pub(crate) fn next_to_check(&mut self) -> Vec<(SessionKey, u32)> {
+        let sessions = self.order.len();
+        let count = sessions.div_ceil(SWEEP_ROUNDS as usize).max(HOMES_CHECKED_MIN).min(sessions);
+        let from = if self.checked < sessions { self.checked } else { 0 };
+        self.checked = from + count;
+        let next = (from..from + count).map(|place| self.order[place % sessions]);
+        next.filter_map(|session| Some((session, self.sessions.get(&session)?.turn))).collect()
     }
 }

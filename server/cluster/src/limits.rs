@@ -18,6 +18,8 @@ pub const TIPS_MAX: usize = 1 << 21;
 pub const POSTS_MAX: usize = 1 << 22;
 /// Sessions that a member publishes as theirs; those that are more are found on their own host only.
 pub const HOMES_MAX: usize = 1 << 20;
+/// Sessions at home here that a round looks for in the pool at least: what it lost is not published for long.
+pub const HOMES_CHECKED_MIN: usize = 4096;
 /// Sessions that went to another member and are remembered with it, for redirects.
 pub const MOVED_MAX: usize = 1 << 16;
 /// Rounds in which a member publishes all its sessions once more.

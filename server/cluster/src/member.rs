@@ -183,6 +183,7 @@ impl ClusterMember {
         let mut effects = Effects::default();
         let key = |at: usize| PrefixKey::of(&kept.namespace, &kept.hashes[at]);
         let posts = posts_of(kept.hashes.len(), key);
+        let new_posts = self.new_posts(&kept, &posts);
         let pages = u32::try_from(kept.hashes.len()).unwrap_or(u32::MAX);
         if !self.homes.put(kept.session, kept.turn, pages, posts) {
             effects.notices.push(Notice::HomesFull);
@@ -190,6 +191,7 @@ impl ClusterMember {
         }
         self.moved.remove(&kept.session);
         self.publish(&[kept.session], &mut effects);
+        self.say_what_is_new(&new_posts, &mut effects);
         if let (Some(before), Some(tip)) = (before, self.home_tip(&kept.session))
             && before.home.member != self.config.own.member
         {
@@ -200,7 +202,21 @@ impl ClusterMember {
         effects
     }
 
-    /// The pool does not have a session any more: evicted, closed or superseded.
+    /// Some of the sessions at home here, the next ones each round, with their turns: whoever embeds this looks for them in its pool,
+    /// which does not tell what it evicts, and says which it does not have.
+    pub fn homes_to_check(&mut self) -> Vec<(SessionKey, u32)> {
+        self.homes.next_to_check()
+    }
+
+    /// A session that was looked for at this turn is not in the pool; one that has ended another turn since is.
+    pub fn session_lost(&mut self, session: SessionKey, turn: u32, now: Now) -> Effects {
+        match self.homes.get(&session) {
+            Some(home) if home.turn == turn => self.session_left(session, now),
+            _ => Effects::default(),
+        }
+    }
+
+    /// The pool does not have a session any more: closed, or of a turn that was its last one.
     pub fn session_left(&mut self, session: SessionKey, now: Now) -> Effects {
         let mut effects = Effects::default();
         if let Some(Home { turn, .. }) = self.homes.remove(&session) {
@@ -260,6 +276,28 @@ impl ClusterMember {
             let Some(at) = to_self else { return };
             let envelope = effects.send.remove(at);
             self.hear(envelope, effects, now);
+        }
+    }
+
+    /// The signposts of a turn's pages that were not there after the one before, and its last page.
+    fn new_posts(&self, kept: &Kept<'_>, posts: &[PrefixKey]) -> Vec<PrefixKey> {
+        let known = self.homes.get(&kept.session).map_or(&[][..], |home| &home.posts);
+        let same = known.iter().zip(posts).take_while(|(one, two)| one == two).count();
+        let last = kept.hashes.last().map(|last| PrefixKey::of(&kept.namespace, last));
+        posts[same..].iter().copied().chain(last).collect()
+    }
+
+    /// In a small cluster everybody is told which pages are new: whoever asked for them a moment ago, and heard that nobody has them,
+    /// asks again. In a large one their authorities know.
+    fn say_what_is_new(&self, posts: &[PrefixKey], effects: &mut Effects) {
+        let members = self.view().members();
+        if members.len() > ASK_ALL_MAX {
+            return;
+        }
+        for other in members.iter().filter(|other| other.id != self.config.own.member) {
+            for posts in posts.chunks(PUBLISH_MAX) {
+                self.tell(other.id, Message::Publish { tips: Vec::new(), posts: posts.to_vec() }, effects);
+            }
         }
     }
 

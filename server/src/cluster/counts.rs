@@ -1,5 +1,6 @@
 //! What is counted of the cluster. Owns: the names of the series. Must not know: what a member does.
 
+use crate::limits::NOWHERE_PAGES_MAX;
 use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
     histogram,
@@ -42,6 +43,16 @@ pub(super) struct ClusterCounts {
     pub(super) lives: Counter,
     /// Words from lives that are over.
     pub(super) fenced: Counter,
+    /// Sessions at home here that the pool turned out not to have.
+    pub(super) lost_homes: Counter,
+    /// Lookups for which members were asked.
+    pub(super) lookups_asked: Counter,
+    /// Lookups of what nobody had a moment ago.
+    pub(super) lookups_remembered: Counter,
+    /// Questions for pages to members.
+    pub(super) questions: Counter,
+    /// Pages that are remembered as nowhere, or heard of.
+    pub(super) nowhere: Gauge,
     found: [Counter; 3],
     find_seconds: Histogram,
     lookup_seconds: Histogram,
@@ -138,6 +149,11 @@ impl ClusterCounts {
             held_views: counter!("turnkv_cluster_views_total", "kind" => "held"),
             lives: counter!("turnkv_cluster_lives_total"),
             fenced: counter!("turnkv_cluster_fenced_messages_total"),
+            lost_homes: counter!("turnkv_cluster_lost_sessions_total"),
+            lookups_asked: counter!("turnkv_cluster_lookups_total", "by" => "asked"),
+            lookups_remembered: counter!("turnkv_cluster_lookups_total", "by" => "remembered"),
+            questions: counter!("turnkv_cluster_lookup_questions_total"),
+            nowhere: gauge!("turnkv_cluster_nowhere_pages"),
             found: ["here", "elsewhere", "nowhere"].map(found),
             find_seconds: histogram!("turnkv_cluster_find_seconds"),
             lookup_seconds: histogram!("turnkv_cluster_lookup_seconds"),
@@ -197,6 +213,21 @@ fn describe() {
     );
     describe_counter!("turnkv_cluster_etcd_failures_total", "Requests to etcd that failed or came too late");
     describe_counter!("turnkv_cluster_fenced_messages_total", "Messages from lives of members that are over");
+    describe_counter!(
+        "turnkv_cluster_lost_sessions_total",
+        "Sessions at home here of which the pool turned out to have nothing any more: evicted, expired, or of a namespace that is closed"
+    );
+    describe_counter!(
+        "turnkv_cluster_lookups_total",
+        "Prefixes that were looked for at other members: they were asked, or it was remembered that none had it a moment ago"
+    );
+    describe_counter!("turnkv_cluster_lookup_questions_total", "Questions for pages to other members");
+    describe_gauge!(
+        "turnkv_cluster_nowhere_pages",
+        "Pages that no other member had a moment ago, or that one said to hold"
+    );
+    describe_gauge!("turnkv_cluster_limit_nowhere_pages", "The most of these that are remembered");
+    gauge!("turnkv_cluster_limit_nowhere_pages").set(2.0 * NOWHERE_PAGES_MAX as f64);
     describe_counter!("turnkv_cluster_finds_total", "Sessions that were looked for, by where they were");
     describe_histogram!("turnkv_cluster_find_seconds", "Time until it was decided where a session is");
     describe_histogram!("turnkv_cluster_lookup_seconds", "Time until it was decided who holds a prefix");

@@ -4,7 +4,7 @@
 //! Without `[cluster]` nothing of this is there.
 //!
 //! - [`runtime`]: [`Cluster`], the verbs; [`rounds`]: what happens once a second, and a life's begin; [`pulling`]: what
-//!   pulls ask; [`report`]: how it stands
+//!   pulls ask; [`nowhere`]: pages that nobody had a moment ago; [`report`]: how it stands
 //! - [`membership`]: who knows the members: [`listed`], [`etcd`]; [`seen`]: what a round sees of them; [`card`]: what one says of itself
 //! - [`peers`], [`peer`]: the others, and the queue to each; [`link`]: a connection to one, and messages as they travel;
 //!   [`place`]: where that is
@@ -16,6 +16,7 @@ mod etcd;
 pub(crate) mod link;
 mod listed;
 mod membership;
+mod nowhere;
 mod peer;
 mod peers;
 mod place;

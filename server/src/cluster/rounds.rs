@@ -117,6 +117,7 @@ impl Cluster {
         let believed = self.state.lock().member.view().clone();
         self.peers.follow(cards, &believed);
         let reached = self.reaches_most(&believed);
+        self.check_homes();
         let put = self.act(|state, now| {
             let mut effects = state.member.round(observation, reached, now);
             (effects.put_own.take(), effects)
@@ -173,6 +174,7 @@ impl Cluster {
         drop(state);
         let waiting: usize = self.peers.all().iter().map(|known| known.peer.waiting()).sum();
         counts.waiting.set(waiting as f64);
+        counts.nowhere.set(self.nowhere.age() as f64);
         counts.reached.set(self.reached.load(Ordering::Relaxed) as f64);
     }
 }

@@ -10,6 +10,7 @@
 use super::card::MemberCard;
 use super::counts::{ClusterCounts, FoundAt};
 use super::membership::Membership;
+use super::nowhere::NowherePages;
 use super::peers::OtherMembers;
 use crate::clock::Clock;
 use crate::limits::{HOMES_BEFORE_MAX, NAMED_MAX, PROBES_MAX};
@@ -32,6 +33,9 @@ use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 pub(crate) trait HoldsPages: Send + Sync {
     /// A session lives elsewhere now: its copy here goes first.
     fn goes_first(&self, namespace: &NamespaceId, session: &SessionId);
+
+    /// Which of these are not here any more, by their places.
+    fn lacks(&self, sessions: &[(NamespaceId, SessionId)]) -> Vec<usize>;
 }
 
 /// Where a session's last turn ended.
@@ -70,6 +74,7 @@ pub(crate) struct Cluster {
     pub(super) counts: Arc<ClusterCounts>,
     pub(super) list: watch::Sender<Arc<MemberList>>,
     pub(super) clock: Clock,
+    pub(super) nowhere: NowherePages,
     /// The latest life of this member that was heard of and is not this one; 0: none.
     pub(super) superseded_by: AtomicU64,
     /// Whether whoever knows the members could be asked.
@@ -120,6 +125,7 @@ impl Cluster {
             counts,
             list: watch::Sender::new(Arc::new(MemberList { epoch: 0, members: Vec::new(), own })),
             clock: Clock::system(),
+            nowhere: NowherePages::new(),
             superseded_by: AtomicU64::new(0),
             reached: AtomicU64::new(0),
             calls_bell: Notify::new(),
@@ -190,6 +196,27 @@ impl Cluster {
         });
     }
 
+    /// Looks for some of the sessions at home here in the pool, and lets the others know of those that it lost: evicted, expired, or of
+    /// a namespace that is not open any more.
+    pub(super) fn check_homes(&self) {
+        let Some(pool) = self.pool.get().and_then(Weak::upgrade) else { return };
+        let mut state = self.state.lock();
+        let checked = state.member.homes_to_check().into_iter();
+        let named = checked.filter_map(|(key, turn)| Some(((key, turn), state.named.get(&key)?.clone())));
+        let (checked, names): (Vec<_>, Vec<_>) = named.unzip();
+        drop(state);
+        for (key, turn) in pool.lacks(&names).into_iter().filter_map(|at| checked.get(at).copied()) {
+            self.counts.lost_homes.increment(1);
+            self.act(|state, now| {
+                let effects = state.member.session_lost(key, turn, now);
+                if state.member.home_tip(&key).is_none() {
+                    state.named.remove(&key);
+                }
+                ((), effects)
+            });
+        }
+    }
+
     /// The member that has the longest part of a prefix, if it has more than `local` pages; within `LOOKUP_MS`. `hint`: who may
     /// have it.
     pub(crate) async fn holder_of(
@@ -199,13 +226,24 @@ impl Cluster {
         local: usize,
         hint: Option<MemberId>,
     ) -> Option<(Arc<MemberCard>, usize)> {
+        // Where somebody may have it, he is asked.
+        let asked = self.nowhere.moment();
+        if hint.is_none() && self.nowhere.knows(namespace, hashes.get(local..).unwrap_or_default()) {
+            self.counts.lookups_remembered.increment(1);
+            return None;
+        }
+        self.counts.lookups_asked.increment(1);
         let began = Instant::now();
         let ask = PrefixAsk { namespace: *namespace, hashes: hashes.to_vec(), local, hint };
         let decided = self.call(|member, now| member.lookup(ask, now));
         let decision = self.decided(decided, LOOKUP_MS).await;
         self.counts.looked_up(began.elapsed());
-        let Decision::Holds(held) = decision else { return None };
-        self.card(held.member).map(|card| (card, held.pages))
+        let held = if let Decision::Holds(held) = decision { Some(held) } else { None };
+        let pages = held.map_or(local, |held| held.pages);
+        if let Some(next) = hashes.get(pages).filter(|_| hint.is_none()) {
+            self.nowhere.note(namespace, next, asked);
+        }
+        held.and_then(|held| self.card(held.member).map(|card| (card, held.pages)))
     }
 
     /// Whose a session is, as far as can be said without asking anybody.
@@ -276,6 +314,7 @@ impl Cluster {
         let demoted = std::mem::take(&mut effects.demote).into_iter();
         let demoted: Vec<_> = demoted.filter_map(|key| state.named.remove(&key)).collect();
         drop(state);
+        self.nowhere.heard(std::mem::take(&mut effects.heard));
         for (waiting, decision) in decided {
             if waiting.send(decision).is_err() {
                 tracing::trace!("whoever waited for a decision has gone");
@@ -345,6 +384,7 @@ impl Cluster {
     /// Asks a member for pages; its answer, or that there is none, is handed back.
     fn ask(&self, probe: Probe) {
         let (Some(cluster), known) = (self.me.upgrade(), self.peers.get(probe.member)) else { return };
+        self.counts.questions.increment(1);
         let turn = Arc::clone(&self.probes).try_acquire_owned().ok();
         drop(self.runtime.spawn(async move {
             let present = match (known, &turn) {

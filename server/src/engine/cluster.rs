@@ -1,10 +1,10 @@
 //! What the cluster is told of sessions here, and what its members ask. Owns: when a session is told of, and as what. Must not know:
 //! members, how they are told.
 
-use super::Engine;
 use super::session::SessionKey;
+use super::{Core, Engine};
 use crate::cluster::{Cluster, HoldsPages};
-use crate::limits::{NAMED_CHUNKS_AT_ONCE, NAMED_PREFIX_PAGES_MAX};
+use crate::limits::{HOMES_CHECKED_PER_LOCK, NAMED_CHUNKS_AT_ONCE, NAMED_PREFIX_PAGES_MAX};
 use std::sync::Arc;
 use turnkv_pool::{LIST_CHUNK_PAGES, NamespaceIndex};
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
@@ -77,7 +77,29 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Whether a session has a page here, as far as can be said: what is saved of its namespace may be about to come back.
+    fn may_have(&self, core: &Core, namespace: &NamespaceId, session: &SessionId) -> bool {
+        core.pool
+            .namespace(namespace)
+            .is_some_and(|ns| core.pool.has_of_session(ns, session) || self.is_coming_back(ns))
+    }
+}
+
 impl HoldsPages for Engine {
+    fn lacks(&self, sessions: &[(NamespaceId, SessionId)]) -> Vec<usize> {
+        let mut lacked = Vec::new();
+        for (part, sessions) in sessions.chunks(HOMES_CHECKED_PER_LOCK).enumerate() {
+            let core = self.decide();
+            let absent = sessions
+                .iter()
+                .enumerate()
+                .filter(|(_, (namespace, session))| !self.may_have(&core, namespace, session));
+            lacked.extend(absent.map(|(at, _)| part * HOMES_CHECKED_PER_LOCK + at));
+        }
+        lacked
+    }
+
     fn goes_first(&self, namespace: &NamespaceId, session: &SessionId) {
         let of = SessionKey { namespace: *namespace, session: session.clone() };
         // One that is gone meanwhile has no copy here.

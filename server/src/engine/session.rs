@@ -204,6 +204,7 @@ impl Engine {
         let (ns, session) = (self.find_namespace(&asked.namespace)?, &asked.session);
         if self.turn_of(ns, session) == Some(asked.turn) {
             self.end_session(ns, session)?;
+            self.tell_left(&SessionKey { namespace: asked.namespace, session: session.clone() });
             self.remember(ns, session);
         }
         Ok(())

@@ -48,8 +48,17 @@ pub(crate) const ANSWERED_ROUNDS: u32 = 2;
 pub(crate) const PROBES_MAX: usize = 256;
 /// Sessions at home here whose names are known: those of all whose keys are.
 pub(crate) const NAMED_MAX: usize = HOMES_MAX;
+/// Of these, how many are looked for in the pool under one hold of its lock.
+pub(crate) const HOMES_CHECKED_PER_LOCK: usize = 256;
 /// Sessions whose home before is remembered until a turn of theirs ends here; beyond, their homes hear of it from authorities.
 pub(crate) const HOMES_BEFORE_MAX: usize = MOVED_MAX;
+/// How long it is believed that no other member has a page: a prompt that is nowhere is not waited for twice by one client's search and
+/// its retries, and a page that was computed elsewhere meanwhile is found by the next turn.
+pub(crate) const NOWHERE_TIME: Duration = Duration::from_secs(1);
+/// Such pages, and pages that others said to hold, that are remembered, of each: 8 MB at most, at about 128 bytes an entry.
+pub(crate) const NOWHERE_PAGES_MAX: u64 = 1 << 16;
+/// Pages of a prompt that are looked for among those heard of.
+pub(crate) const NOWHERE_CHECKED_MAX: usize = 1024;
 /// Streams of members at a time.
 pub(crate) const MEMBER_WATCHERS_MAX: usize = 256;
 /// Rounds that pass before a member that was told that its life is over begins another one again.

@@ -43,6 +43,10 @@ impl World {
             assert_eq!(view.epoch(), views[0].epoch());
         }
         for (at, session) in self.sessions.iter().enumerate() {
+            for host in self.hosts.iter().filter(|host| host.pool.get(at).is_none()) {
+                let claims = host.member.as_ref().and_then(|member| member.home_tip(&session.key));
+                assert_eq!(claims, None, "session {at} is not there");
+            }
             let best = self.best_home(at);
             let first = authorities(views[0], 42, &session.key.0)[0].expect("somebody serves");
             let first =

@@ -239,7 +239,8 @@ impl World {
         }
         let left = self.hosts[host].pool.keep(session, number, pages, pages_max);
         self.became_home(host, session, number, &hashes, turn.from);
-        for gone in left {
+        // Of those that are evicted nobody tells: a round finds it out.
+        for gone in left.into_iter().filter(|gone| gone % 2 == 0) {
             let key = self.sessions[gone].key;
             self.at(host, |member, now| member.session_left(key, now));
         }

@@ -249,6 +249,7 @@ impl World {
             true => Observation::Unreachable,
             false => self.etcd.observe(self.now, &mut self.random),
         };
+        self.check_homes(host);
         let before = self.viewed(host);
         if let Observation::Members(members) = &observation {
             let kept = before.iter().filter(|id| members.iter().any(|member| member.id == **id)).count();
@@ -261,6 +262,18 @@ impl World {
         if self.hosts[host].member.is_some() && 2 * kept < before.len() {
             assert!(self.hosts[host].shrunk_rounds >= SHRUNK_ROUNDS, "{before:?} is {after:?} too soon");
             self.hosts[host].shrunk_rounds = 0;
+        }
+    }
+
+    /// A member looks for some of its sessions in its pool.
+    fn check_homes(&mut self, host: usize) {
+        let checked = self.hosts[host].member.as_mut().map(ClusterMember::homes_to_check);
+        for (key, turn) in checked.unwrap_or_default() {
+            let session = self.sessions.iter().position(|session| session.key == key);
+            if session.is_some_and(|session| self.hosts[host].pool.get(session).is_none()) {
+                self.count("sessions lost");
+                self.at(host, |member, now| member.session_lost(key, turn, now));
+            }
         }
     }
 

@@ -163,6 +163,12 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether a session has a page here, visible or not yet. Looking for it is no use of it.
+    pub fn has_of_session(&self, ns: NamespaceIndex, session: &SessionId) -> bool {
+        let at = self.sessions.find(ns, session);
+        at.is_some_and(|at| self.sessions.list_end(self.store.pages(), at).pages > 0)
+    }
+
     /// Some of the names of all sessions, from a place of the table on; and where to go on, if there are
     /// more.
     pub fn session_names(&self, from: u32) -> (Vec<(NamespaceIndex, SessionId)>, Option<u32>) {
