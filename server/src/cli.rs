@@ -52,15 +52,8 @@ enum Command {
         #[arg(long, env = "TURNKV_CONFIG")]
         config: Option<PathBuf>,
     },
-    /// Have a running server take nothing more and write what it has; with --undo, take that back.
-    Drain {
-        /// unix:/path/turnkv.sock, tls://host:port, tcp://host:port or http://host:port.
-        #[arg(long, env = "TURNKV_ADDRESS")]
-        address: Option<String>,
-        /// Take a drain back: pages are taken again.
-        #[arg(long)]
-        undo: bool,
-    },
+    /// Have a running server take nothing more and write what it has, or have other members take it over; with --undo, take that back.
+    Drain(cmd::drain::DrainArguments),
     /// Hold page memory for a server that is gone, until the next one takes it over. `turnkv serve` starts this by itself.
     Keep {
         /// Path of the Unix socket to listen at.
@@ -139,7 +132,7 @@ fn act(command: Command) -> anyhow::Result<()> {
         Command::Certs(arguments) => cmd::certs::run(&arguments),
         Command::Cluster { command } => on_a_runtime(cmd::cluster::run(&command)),
         Command::Config { config } => cmd::config::run(&config::load(config.as_deref())?),
-        Command::Drain { address, undo } => on_a_runtime(cmd::drain::run(address.as_deref(), undo)),
+        Command::Drain(asked) => on_a_runtime(cmd::drain::run(&asked)),
         Command::Keep { socket, without_server_ms } => {
             cmd::keep::run(&socket, Duration::from_millis(without_server_ms))
         }

@@ -6,7 +6,7 @@
 //! - `access`: who may do what; `tls`: who comes over TCP
 //! - `engine`: asks the pool, moves with the tiers
 //! - `snapshots`: sessions' pages kept outside the pool, and brought back
-//! - `pulls`: pages from other pools of the cluster
+//! - `pulls`: pages from other pools of the cluster; `moves`: sessions that go to them
 //! - `keep`: page memory that outlives the process
 //! - `catalog`: namespaces and sessions across restarts
 //! - `cluster`: the pools that share what they have
@@ -31,6 +31,7 @@ mod doors;
 mod engine;
 mod keep;
 mod limits;
+mod moves;
 mod pulls;
 mod report;
 mod seldom;

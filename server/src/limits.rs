@@ -1,11 +1,14 @@
 //! The server's named bounds. Owns: every bound that is not the operator's to set. Must not know: configuration.
 //!
-//! - `cluster`: those of what joins a cluster; `pulls`: those of pages that come from its other pools
+//! - `cluster`: those of what joins a cluster; `pulls`: those of pages that come from its other pools; `moves`: those of sessions that
+//!   go there
 
 mod cluster;
+mod moves;
 mod pulls;
 
 pub(crate) use cluster::*;
+pub(crate) use moves::*;
 pub(crate) use pulls::*;
 use std::time::Duration;
 use turnkv_proto::limits::{

@@ -26,6 +26,7 @@ use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
 use crate::keep::link::{Keeper, Kept};
 use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX};
+use crate::moves::Mover;
 use crate::pulls::Puller;
 use crate::report::Advise;
 use crate::snapshots::Snapshots;
@@ -239,6 +240,7 @@ impl House {
             // Not among the tasks: they have no end of their own.
             drop(self.supervisor.task("turnkv-cluster", Arc::clone(cluster).run()));
             drop(self.supervisor.task("turnkv-pull", Puller::new(&self.engine, cluster).run()));
+            drop(self.supervisor.task("turnkv-move", Mover::new(&self.engine, cluster).run()));
         }
         let grpc = Grpc::new(&self.engine, &calls, &budget, &answers, snapshots, &self.upgrades)?;
         let served = grpc.serve_unix(unix, &self.connections, &self.callers, self.stopped.clone());

@@ -2,6 +2,7 @@
 //! operator asks of them. Must not know: the crates inside them.
 
 use crate::http::{get_soon, steady_address, value};
+use crate::proxy::{Fault, Proxy};
 use crate::server::{Server, Setup};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -33,6 +34,63 @@ pub enum Known {
     Etcd(String),
 }
 
+/// A cluster whose members reach one another each through a link of its own, in each direction.
+pub struct Linked {
+    /// The members, as they know one another by a list.
+    pub cluster: Cluster,
+    links: BTreeMap<(usize, usize), Proxy>,
+}
+
+impl Linked {
+    /// So many pools that all see one another.
+    ///
+    /// # Errors
+    /// One does not come up, or they do not agree.
+    pub async fn start(count: usize, setup: &Setup) -> Result<Linked> {
+        let places = Places::new(count)?;
+        let mut links = BTreeMap::new();
+        for from in 0..count {
+            for to in (0..count).filter(|to| *to != from) {
+                links.insert((from, to), Proxy::to(places.tcp[to], |_| (Fault::None, Fault::None))?);
+            }
+        }
+        let seen = |from: usize, to: usize| {
+            links.get(&(from, to)).map_or(places.tcp[to], |link: &Proxy| link.address())
+        };
+        let known: Vec<Vec<SocketAddr>> =
+            (0..count).map(|from| (0..count).map(|to| seen(from, to)).collect()).collect();
+        let cluster = Cluster::launch(places, setup, |at| section_listed(at, &known[at])).await?;
+        Ok(Linked { cluster, links })
+    }
+
+    /// Nothing that one asks of another arrives, or it does again; what the other asks of it is not touched.
+    pub fn cut(&self, from: usize, to: usize, is_cut: bool) {
+        if let Some(link) = self.links.get(&(from, to)) {
+            link.partition(is_cut);
+        }
+    }
+
+    /// A member hears nobody and is heard by nobody, or is again.
+    pub fn isolate(&self, at: usize, is_cut: bool) {
+        self.links.iter().filter(|((from, to), _)| *from == at || *to == at).for_each(|(_, link)| {
+            link.partition(is_cut);
+        });
+    }
+}
+
+/// Where servers are.
+struct Places {
+    tcp: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
+}
+
+impl Places {
+    fn new(count: usize) -> Result<Places> {
+        let addresses = || (0..count).map(|_| steady_address()).collect::<Result<Vec<_>>>();
+        Ok(Places { tcp: addresses()?, http: addresses()? })
+    }
+}
+
 impl Cluster {
     /// So many pools that all see one another.
     ///
@@ -47,13 +105,36 @@ impl Cluster {
     /// # Errors
     /// As there.
     pub async fn start_with(count: usize, known: &Known, setup: &Setup) -> Result<Cluster> {
-        let addresses = |count| (0..count).map(|_| steady_address()).collect::<Result<Vec<_>>>();
-        let (tcp, http) = (addresses(count)?, addresses(count)?);
+        let places = Places::new(count)?;
+        let tcp = places.tcp.clone();
+        Cluster::launch(places, setup, |at| match known {
+            Known::Listed => section_listed(at, &tcp),
+            Known::Etcd(etcd) => section_of_etcd(at, tcp[at], etcd),
+        })
+        .await
+    }
+
+    /// So many pools that etcd knows, each behind a proxy of its own for the others.
+    ///
+    /// # Errors
+    /// One does not come up, or they do not agree.
+    pub async fn start_behind(count: usize, etcd: &str, setup: &Setup) -> Result<(Cluster, Vec<Proxy>)> {
+        let places = Places::new(count)?;
+        let proxies = places.tcp.iter().map(|tcp| Proxy::to(*tcp, |_| (Fault::None, Fault::None)));
+        let proxies = proxies.collect::<Result<Vec<_>>>()?;
+        let section = |at: usize| section_of_etcd(at, proxies[at].address(), etcd);
+        let cluster = Cluster::launch(places, setup, section).await?;
+        Ok((cluster, proxies))
+    }
+
+    async fn launch(places: Places, setup: &Setup, section: impl Fn(usize) -> String) -> Result<Cluster> {
+        let Places { tcp, http } = places;
+        let count = tcp.len();
         let setups: Vec<Setup> = (0..count)
             .map(|at| Setup {
                 tcp: Some(tcp[at].to_string()),
                 metrics: Some(http[at].to_string()),
-                sections: format!("{}\n{}", setup.sections, section(at, &tcp, known)),
+                sections: format!("{}\n{}", setup.sections, section(at)),
                 ..setup.clone()
             })
             .collect();
@@ -192,16 +273,18 @@ impl Cluster {
     }
 }
 
-fn section(at: usize, tcp: &[SocketAddr], known: &Known) -> String {
-    let own = format!("[cluster]\nname = \"tests\"\nid = \"{}\"\n", Cluster::name(at));
-    match known {
-        Known::Listed => {
-            let member = |(at, address)| {
-                format!("{{ id = \"{}\", endpoint = \"tcp://{address}\" }}", Cluster::name(at))
-            };
-            let members: Vec<String> = tcp.iter().enumerate().map(member).collect();
-            format!("{own}members = [{}]\n", members.join(", "))
-        }
-        Known::Etcd(etcd) => format!("{own}endpoint = \"tcp://{}\"\netcd = [\"{etcd}\"]\n", tcp[at]),
-    }
+fn own_section(at: usize) -> String {
+    format!("[cluster]\nname = \"tests\"\nid = \"{}\"\n", Cluster::name(at))
+}
+
+/// `seen`: where this member reaches each of them.
+fn section_listed(at: usize, seen: &[SocketAddr]) -> String {
+    let member =
+        |(at, address)| format!("{{ id = \"{}\", endpoint = \"tcp://{address}\" }}", Cluster::name(at));
+    let members: Vec<String> = seen.iter().enumerate().map(member).collect();
+    format!("{}members = [{}]\n", own_section(at), members.join(", "))
+}
+
+fn section_of_etcd(at: usize, endpoint: SocketAddr, etcd: &str) -> String {
+    format!("{}endpoint = \"tcp://{endpoint}\"\netcd = [\"{etcd}\"]\n", own_section(at))
 }

@@ -167,3 +167,36 @@ async fn a_member_that_was_stopped_for_long_leaves_and_is_back_in_the_same_life(
     ensure!(life(&cluster.standing(0).await?, "pool-1")? == before, "its lease was lost, not its life");
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_gone_for_good_is_forgotten_and_one_that_lives_is_back_at_once() -> Result<()> {
+    let Some(etcd) = Etcd::start()? else { return Ok(()) };
+    let mut cluster = pools(&etcd).await?;
+    let keys = || etcd.ctl(&["get", "--prefix", "/turnkv/tests/", "--keys-only"]);
+    let forget = |name: &str| -> Result<String> {
+        let mut command = std::process::Command::new(turnkv_tests::workspace::server_binary()?);
+        let output = command.args(["cluster", "forget", name, "--address", &cluster.tcp(0)]).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    ensure!(forget("pool-9")?.contains("nothing of pool-9"));
+    // One that lives says again who it is, in the same life.
+    let before = life(&cluster.standing(0).await?, "pool-1")?;
+    ensure!(forget("pool-1")?.contains("forgotten"));
+    let until = Instant::now() + Duration::from_secs(20);
+    while !keys()?.contains("members/pool-1") || !keys()?.contains("marks/pool-1") {
+        ensure!(Instant::now() < until, "pool-1 does not say again who it is: {}", keys()?);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    cluster.agree(&ALL, AGREE_MAX).await?;
+    ensure!(life(&cluster.standing(0).await?, "pool-1")? == before);
+    cluster.servers[2].kill()?;
+    cluster.agree(&[0, 1], AGREE_MAX).await?;
+    ensure!(keys()?.contains("marks/pool-2"), "the mark of a member that is gone stays");
+    let mut command = std::process::Command::new(turnkv_tests::workspace::server_binary()?);
+    command.args(["cluster", "forget", "pool-2", "--address", &cluster.tcp(0)]);
+    ensure!(command.output()?.status.success() && !keys()?.contains("pool-2"), "{}", keys()?);
+    cluster.servers[2].restart()?;
+    cluster.agree(&ALL, AGREE_MAX).await?;
+    Ok(())
+}

@@ -19,6 +19,7 @@ pub(crate) struct Homes {
 /// A session at home here.
 pub(crate) struct Home {
     pub(crate) turn: u32,
+    pub(crate) moves: u32,
     pub(crate) pages: u32,
     /// Every so many pages of its chain, the page's key.
     pub(crate) posts: Vec<PrefixKey>,
@@ -35,7 +36,13 @@ impl Homes {
     }
 
     /// A turn ended here. False: there is no room for one session more.
-    pub(crate) fn put(&mut self, session: SessionKey, turn: u32, pages: u32, posts: Vec<PrefixKey>) -> bool {
+    pub(crate) fn put(
+        &mut self,
+        session: SessionKey,
+        (turn, moves): (u32, u32),
+        pages: u32,
+        posts: Vec<PrefixKey>,
+    ) -> bool {
         let known = self.sessions.get(&session).map(|home| home.place);
         if known.is_none() && self.order.len() >= HOMES_MAX {
             return false;
@@ -44,7 +51,7 @@ impl Homes {
         if known.is_none() {
             self.order.push(session);
         }
-        self.sessions.insert(session, Home { turn, pages, posts, place });
+        self.sessions.insert(session, Home { turn, moves, pages, posts, place });
         true
     }
 

@@ -43,6 +43,8 @@ pub struct Tip {
     pub home: Life,
     /// Turns that have ended.
     pub turn: u32,
+    /// Times that it went to another member since, without a turn.
+    pub moves: u32,
     /// Pages that it had then.
     pub pages: u32,
 }
@@ -71,10 +73,10 @@ impl PrefixKey {
 }
 
 impl Tip {
-    /// Whether this one is believed rather than the other: the later turn, then the later life. What holds of any two holds
+    /// Whether this one is believed rather than the other: the later turn, then the one it moved to, then the later life. What holds of any two holds
     /// everywhere, in whichever order they are heard.
     pub fn beats(&self, other: &Tip) -> bool {
-        let rank = |tip: &Tip| (tip.turn, tip.home.incarnation, tip.home.member, tip.pages);
+        let rank = |tip: &Tip| (tip.turn, tip.moves, tip.home.incarnation, tip.home.member, tip.pages);
         rank(self) > rank(other)
     }
 }

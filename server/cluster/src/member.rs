@@ -11,7 +11,7 @@ use crate::ids::{CallId, Incarnation, Life, MemberId, Now, PrefixKey, SessionKey
 use crate::limits::{ASK_ALL_MAX, GENERATION_ROUNDS, MOVED_MAX, PUBLISH_MAX};
 use crate::lookup::{Lookup, posts_of};
 use crate::message::{Envelope, Message};
-use crate::placement::authorities;
+use crate::placement::{authorities, ranked};
 use crate::recent::Recent;
 use crate::view::{Member, MemberState, View};
 use std::collections::BTreeMap;
@@ -123,9 +123,9 @@ impl ClusterMember {
         self.calls.len()
     }
 
-    /// Nothing new is placed here from now on.
-    pub fn drain(&mut self) {
-        self.draining = true;
+    /// Whether nothing new is to be placed here from now on.
+    pub fn drain(&mut self, draining: bool) {
+        self.draining = draining;
     }
 
     /// This member's life is over: another one begins, with what it is home of, by the seed that holds now. Calls under way are decided; all sessions are
@@ -185,7 +185,8 @@ impl ClusterMember {
         let posts = posts_of(kept.hashes.len(), key);
         let new_posts = self.new_posts(&kept, &posts);
         let pages = u32::try_from(kept.hashes.len()).unwrap_or(u32::MAX);
-        if !self.homes.put(kept.session, kept.turn, pages, posts) {
+        let moves = self.moves_of(&kept, before);
+        if !self.homes.put(kept.session, (kept.turn, moves), pages, posts) {
             effects.notices.push(Notice::HomesFull);
             return effects;
         }
@@ -241,7 +242,7 @@ impl ClusterMember {
     /// The tip of a session at home here.
     pub fn home_tip(&self, session: &SessionKey) -> Option<Tip> {
         let home = self.homes.get(session)?;
-        Some(Tip { home: self.config.own, turn: home.turn, pages: home.pages })
+        Some(Tip { home: self.config.own, turn: home.turn, moves: home.moves, pages: home.pages })
     }
 
     /// Another member has a later turn of it: this one is not its home any more, and its copy goes first.
@@ -277,6 +278,28 @@ impl ClusterMember {
             let envelope = effects.send.remove(at);
             self.hear(envelope, effects, now);
         }
+    }
+
+    /// How often a session has moved since its last turn: once more than it had, where it comes from another home without one.
+    fn moves_of(&self, kept: &Kept<'_>, before: Option<Tip>) -> u32 {
+        let known = self.homes.get(&kept.session).filter(|home| home.turn == kept.turn);
+        let elsewhere = |tip: &Tip| tip.turn == kept.turn && tip.home.member != self.config.own.member;
+        let moved = before.filter(elsewhere).map(|tip| tip.moves.saturating_add(1));
+        known.map(|home| home.moves).max(moved).unwrap_or(0)
+    }
+
+    /// Members that could take a session over from here, the first in rank first.
+    pub fn takers(&self, session: &SessionKey) -> Vec<MemberId> {
+        let mut takers = ranked(self.view(), self.config.seed, &session.0);
+        takers.retain(|taker| *taker != self.config.own.member);
+        takers
+    }
+
+    /// A session is at home elsewhere, because it was taken over from here.
+    pub fn moved_away(&mut self, session: SessionKey, to: Tip) -> Effects {
+        let mut effects = Effects::default();
+        self.outdone(session, to, &mut effects);
+        effects
     }
 
     /// The signposts of a turn's pages that were not there after the one before, and its last page.

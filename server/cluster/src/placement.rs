@@ -24,6 +24,15 @@ pub fn authorities(view: &View, seed: u64, key: &[u8; 16]) -> [Option<MemberId>;
     best.map(|place| place.map(|(_, id)| id))
 }
 
+/// The members that something may be placed at by a key, the first in rank first; those that are to know nothing last.
+pub(crate) fn ranked(view: &View, seed: u64, key: &[u8; 16]) -> Vec<MemberId> {
+    let serving = view.members().iter().filter(|member| member.state == MemberState::Serving);
+    let mut drawn: Vec<(f64, MemberId)> =
+        serving.map(|member| (draw(member, seed, key), member.id)).collect();
+    drawn.sort_by(|one, two| two.0.total_cmp(&one.0));
+    drawn.into_iter().map(|(_, id)| id).collect()
+}
+
 /// -weight / ln(u) with u in (0, 1): the largest is a member's with the chance of its weight.
 fn draw(member: &Member, seed: u64, key: &[u8; 16]) -> f64 {
     let (words, _) = key.as_chunks::<8>();

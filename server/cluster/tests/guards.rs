@@ -123,7 +123,7 @@ fn a_session_costs_an_authority_about_a_hundred_bytes() {
     let view = View::of((0..8).map(member).collect());
     let sessions = 200_000;
     for at in 0..sessions {
-        let tip = Tip { home: life(at % 8, 1), turn: 1, pages: 100 };
+        let tip = Tip { home: life(at % 8, 1), turn: 1, moves: 0, pages: 100 };
         assert_eq!(directory.publish(key(at), tip, &view), None);
     }
     let bytes = directory.bytes() as u64 / sessions;
@@ -134,8 +134,10 @@ fn a_session_costs_an_authority_about_a_hundred_bytes() {
 #[test]
 fn the_later_turn_is_believed_in_any_order() {
     let view = View::of((0..3).map(member).collect());
-    let (early, late) =
-        (Tip { home: life(1, 1), turn: 4, pages: 9 }, Tip { home: life(2, 1), turn: 5, pages: 9 });
+    let (early, late) = (
+        Tip { home: life(1, 1), turn: 4, moves: 0, pages: 9 },
+        Tip { home: life(2, 1), turn: 5, moves: 0, pages: 9 },
+    );
     let (mut one, mut two) = (Directory::default(), Directory::default());
     assert_eq!((one.publish(key(1), early, &view), one.publish(key(1), late, &view)), (None, None));
     assert_eq!((two.publish(key(1), late, &view), two.publish(key(1), early, &view)), (None, Some(late)));
@@ -170,7 +172,7 @@ fn whoever_was_missed_for_a_while_is_not_forgotten() {
     let all = View::of((0..3).map(member).collect());
     let without = View::of((0..2).map(member).collect());
     let mut directory = Directory::default();
-    let tip = Tip { home: life(2, 1), turn: 7, pages: 70 };
+    let tip = Tip { home: life(2, 1), turn: 7, moves: 0, pages: 70 };
     assert_eq!(directory.publish(key(1), tip, &all), None);
     assert_eq!(directory.tip(&key(1), &without), None, "a member that is not there is not named");
     assert_eq!(directory.tip(&key(1), &all), Some(tip), "its pages were never gone");
@@ -245,7 +247,7 @@ fn every_round_puts_the_own_key_and_an_empty_ring_is_said_loudly() {
     let effects = member.round(seen([]), true, 0);
     assert_eq!(effects.put_own.map(|own| (own.id, own.incarnation)), Some((MemberId(0), Incarnation(3))));
     assert!(effects.notices.contains(&Notice::EmptyView));
-    member.drain();
+    member.drain(true);
     let effects = member.round(seen(0..3), true, 1000);
     assert_eq!(effects.put_own.map(|own| own.state), Some(MemberState::Draining));
     assert!(!effects.notices.contains(&Notice::EmptyView));
@@ -259,7 +261,7 @@ fn whoever_speaks_for_a_life_that_is_over_is_told() {
         true,
         0,
     ));
-    let tip = Tip { home: life(1, 3), turn: 9, pages: 9 };
+    let tip = Tip { home: life(1, 3), turn: 9, moves: 0, pages: 9 };
     let message = Message::Publish { tips: vec![(key(1), tip)], posts: Vec::new() };
     let effects = member.receive(Envelope { from: life(1, 3), to: MemberId(0), message }, 0);
     assert_eq!(effects.notices, [Notice::Fenced(MemberId(1))]);

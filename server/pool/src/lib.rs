@@ -58,7 +58,7 @@ pub use store::records::{MappedChange, SlabChange, SlotChange, SlotRecord, SlotU
 pub use store::shrink::Shrink;
 pub use store::writeback::WriteBehind;
 pub use verbs::commit::Committed;
-pub use verbs::describe::{Describing, Listing, Naming, SessionDetail};
+pub use verbs::describe::{Describing, Listing, Naming, SessionDetail, SessionWorth};
 pub use verbs::lookup::Found;
 pub use verbs::mapped::{CommitReservedAsk, Renewed, ReserveAsk, Reserved, ReservedCommit};
 pub use verbs::namespaces::TenantNamespaces;

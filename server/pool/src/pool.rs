@@ -43,7 +43,8 @@ use crate::store::Store;
 ///   [`name_some`](Pool::name_some) ([`session_hashes`](Pool::session_hashes));
 ///   [`list_some`](Pool::list_some) ([`list_sessions`](Pool::list_sessions)),
 ///   [`session_count`](Pool::session_count); [`resting_some`](Pool::resting_some),
-///   [`has_of_session`](Pool::has_of_session)
+///   [`has_of_session`](Pool::has_of_session),
+///   [`worth_of_session`](Pool::worth_of_session)
 /// - *Waits*: [`start_expecting`](Pool::start_expecting), [`expect_some`](Pool::expect_some)
 ///   ([`expect_return`](Pool::expect_return)), [`prefetch_some`](Pool::prefetch_some)
 ///   ([`next_prefetches`](Pool::next_prefetches)); [`begin_promote`](Pool::begin_promote),

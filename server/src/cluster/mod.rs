@@ -4,7 +4,8 @@
 //! Without `[cluster]` nothing of this is there.
 //!
 //! - [`runtime`]: [`Cluster`], the verbs; [`rounds`]: what happens once a second, and a life's begin; [`pulling`]: what
-//!   pulls ask; [`nowhere`]: pages that nobody had a moment ago; [`report`]: how it stands
+//!   pulls ask; [`moving`], [`takeover`]: sessions that go to another member; [`nowhere`]: pages that
+//!   nobody had a moment ago; [`report`]: how it stands
 //! - [`membership`]: who knows the members: [`listed`], [`etcd`]; [`seen`]: what a round sees of them; [`card`]: what one says of itself
 //! - [`peers`], [`peer`]: the others, and the queue to each; [`link`]: a connection to one, and messages as they travel;
 //!   [`place`]: where that is
@@ -16,6 +17,7 @@ mod etcd;
 pub(crate) mod link;
 mod listed;
 mod membership;
+mod moving;
 mod nowhere;
 mod peer;
 mod peers;
@@ -25,7 +27,9 @@ mod report;
 mod rounds;
 mod runtime;
 mod seen;
+mod takeover;
 
 pub(crate) use card::MemberCard;
 pub(crate) use report::{ClusterReport, PeerAt};
 pub(crate) use runtime::{Cluster, HoldsPages, MemberList, Where};
+pub(crate) use takeover::Takeover;

@@ -8,6 +8,7 @@
 use super::card::MemberCard;
 use super::counts::ClusterCounts;
 use super::link::{LinkFault, MemberLink, Named};
+use super::takeover::Takeover;
 use crate::limits::{
     ANSWERED_ROUNDS, CLUSTER_ROUND, PEER_BATCH_MESSAGES_MAX, PEER_FAILURES_MAX, PEER_MESSAGES_MAX, PEER_PAUSE,
 };
@@ -18,8 +19,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use turnkv_cluster::{Envelope, MemberId};
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_cluster::{Envelope, MemberId, Tip};
+use turnkv_proto::{BlockHash, CheckedSpec, NamespaceId, SessionId};
 
 /// What members are told of this one with every batch: who it is now.
 pub(super) struct OwnCard {
@@ -140,6 +141,18 @@ impl OtherMember {
             return Err(LinkFault::paused());
         }
         self.noted(self.link.name_session(namespace, session).await)
+    }
+
+    /// Has it take a session over.
+    pub(super) async fn offer_session(
+        &self,
+        cluster: &str,
+        (spec, session, tip): (&CheckedSpec, &SessionId, Tip),
+    ) -> Result<Takeover, LinkFault> {
+        if self.is_paused() {
+            return Err(LinkFault::paused());
+        }
+        self.noted(self.link.offer_session(cluster, spec, session, tip).await)
     }
 
     /// Whether it answered within the last rounds.

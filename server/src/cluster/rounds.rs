@@ -117,7 +117,7 @@ impl Cluster {
         let believed = self.state.lock().member.view().clone();
         self.peers.follow(cards, &believed);
         let reached = self.reaches_most(&believed);
-        self.check_homes();
+        self.look_at_pool();
         let put = self.act(|state, now| {
             let mut effects = state.member.round(observation, reached, now);
             (effects.put_own.take(), effects)

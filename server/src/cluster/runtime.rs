@@ -34,6 +34,9 @@ pub(crate) trait HoldsPages: Send + Sync {
     /// A session lives elsewhere now: its copy here goes first.
     fn goes_first(&self, namespace: &NamespaceId, session: &SessionId);
 
+    /// Whether nothing new is to be placed here.
+    fn is_leaving(&self) -> bool;
+
     /// Which of these are not here any more, by their places.
     fn lacks(&self, sessions: &[(NamespaceId, SessionId)]) -> Vec<usize>;
 }
@@ -96,7 +99,7 @@ pub(super) struct ClusterState {
     /// Who waits for which decision. No more than there are calls.
     waiting: HashMap<CallId, oneshot::Sender<Decision>>,
     /// The names of sessions at home here.
-    named: HashMap<SessionKey, (NamespaceId, SessionId)>,
+    pub(super) named: HashMap<SessionKey, (NamespaceId, SessionId)>,
     /// Where sessions were at home whose turns run here now.
     pub(super) before: HashMap<SessionKey, Tip>,
 }
@@ -196,11 +199,13 @@ impl Cluster {
         });
     }
 
-    /// Looks for some of the sessions at home here in the pool, and lets the others know of those that it lost: evicted, expired, or of
+    /// Looks whether the pool is being emptied, and for some of the sessions at home here in it; lets the others know of those that it lost: evicted, expired, or of
     /// a namespace that is not open any more.
-    pub(super) fn check_homes(&self) {
+    pub(super) fn look_at_pool(&self) {
         let Some(pool) = self.pool.get().and_then(Weak::upgrade) else { return };
+        let is_leaving = pool.is_leaving();
         let mut state = self.state.lock();
+        state.member.drain(is_leaving);
         let checked = state.member.homes_to_check().into_iter();
         let named = checked.filter_map(|(key, turn)| Some(((key, turn), state.named.get(&key)?.clone())));
         let (checked, names): (Vec<_>, Vec<_>) = named.unzip();
@@ -357,17 +362,22 @@ impl Cluster {
             Decision::Here => Where::Here,
             Decision::Pull(tip) => match self.peers.get(tip.home.member) {
                 Some(known) => {
-                    let before = &mut self.state.lock().before;
-                    if before.len() >= HOMES_BEFORE_MAX {
-                        before.clear();
-                    }
-                    before.insert(key, tip);
+                    self.note_before(key, tip);
                     Where::Home { member: known.card, tip }
                 }
                 None => Where::Nowhere,
             },
             Decision::Holds(_) | Decision::Nowhere => Where::Nowhere,
         }
+    }
+
+    /// A session that may come here was at home there.
+    pub(super) fn note_before(&self, key: SessionKey, tip: Tip) {
+        let before = &mut self.state.lock().before;
+        if before.len() >= HOMES_BEFORE_MAX {
+            before.clear();
+        }
+        before.insert(key, tip);
     }
 
     fn carry_out(&self, effects: Effects) {

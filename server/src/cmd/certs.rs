@@ -32,6 +32,9 @@ pub(crate) struct CertsArguments {
     /// Tenants whose pages an engine may reach, in one certificate each: a name, or `*` for all.
     #[arg(long, num_args = 1.., value_name = "TENANT")]
     engine: Vec<String>,
+    /// Members of a cluster, in one certificate each, which is the server's as well: it names the host, and says what members may do.
+    #[arg(long, num_args = 1.., value_name = "NAME")]
+    member: Vec<String>,
     /// Also one for an operator.
     #[arg(long)]
     operator: bool,
@@ -48,7 +51,7 @@ struct Wanted {
 pub(crate) fn run(arguments: &CertsArguments) -> anyhow::Result<()> {
     let wanted = wanted(arguments)?;
     if wanted.is_empty() {
-        let todo = "say for whom: --server NAME, --engine TENANT, --operator";
+        let todo = "say for whom: --server NAME, --engine TENANT, --member NAME, --operator";
         return Err(misused("nothing to make", todo));
     }
     let dir = &arguments.dir;
@@ -117,10 +120,31 @@ fn wanted(arguments: &CertsArguments) -> anyhow::Result<Vec<Wanted>> {
         )?;
         wanted.push(Wanted { name, params: client(uri)? });
     }
+    for name in &arguments.member {
+        wanted.push(member(name)?);
+    }
     if arguments.operator {
         wanted.push(Wanted { name: "operator".to_owned(), params: client("turnkv://operator".to_owned())? });
     }
     Ok(wanted)
+}
+
+/// A member is a server to the others and their client: one file is enough for both, so that one is renewed at a time.
+fn member(name: &str) -> anyhow::Result<Wanted> {
+    if !names_a_server(name) || name.contains('*') {
+        let todo = "name a host or an IP address after --member, that by which the others reach it";
+        return Err(misused(format!("`{name}` is no name that a member can have"), todo));
+    }
+    let mut params = CertificateParams::new(vec![name.to_owned()]).advise(
+        || "a name that no certificate can have".to_owned(),
+        "name hosts or IP addresses after --member",
+    )?;
+    for uri in ["turnkv://member", "turnkv://engine/*"] {
+        params.subject_alt_names.push(SanType::URI(uri.try_into()?));
+    }
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(Wanted { name: format!("member-{name}"), params })
 }
 
 /// Whether clients can find a server by this name of its certificate.
@@ -191,7 +215,13 @@ mod tests {
 
     fn make(dir: &Path, server: &[&str], engine: &[&str]) -> anyhow::Result<()> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        run(&CertsArguments { dir: dir.into(), server: owned(server), engine: owned(engine), operator: true })
+        run(&CertsArguments {
+            dir: dir.into(),
+            server: owned(server),
+            engine: owned(engine),
+            member: Vec::new(),
+            operator: true,
+        })
     }
 
     #[test]

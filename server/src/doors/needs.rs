@@ -71,7 +71,8 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         Method::ClusterTell
         | Method::ClusterCountPages
         | Method::ClusterNameSession
-        | Method::ClusterNamePrefix => {
+        | Method::ClusterNamePrefix
+        | Method::ClusterTakeSession => {
             (Need::Member, Reach::Everybody)
         }
         Method::AdminStats
@@ -84,6 +85,7 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::AdminUpgrade
         | Method::ClusterStanding
         | Method::ClusterForget
+        | Method::ClusterMoveAway
         // They write to, and read from, the server's own host.
         | Method::SnapshotsExport
         | Method::SnapshotsImport => (Need::Operator, Reach::Everybody),

@@ -58,6 +58,8 @@ pub(crate) struct Pull {
     pub(crate) redirects: u32,
     /// Rung when somebody here has computed a page that it is bringing.
     pub(crate) gives_way: Arc<Notify>,
+    /// It ended because there was no room here.
+    pub(crate) lacks_room: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -94,6 +96,7 @@ impl Pull {
             tip: None,
             redirects,
             gives_way,
+            lacks_room: Arc::default(),
         }
     }
 }

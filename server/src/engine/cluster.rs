@@ -28,6 +28,10 @@ impl Engine {
     /// A turn of a session ended here, or it came back: the others are told.
     pub(super) fn tell_home(&self, ns: NamespaceIndex, of: &SessionKey) {
         let Some(cluster) = self.cluster() else { return };
+        // A host that is being emptied is home of nothing new: what it declined of this turn nobody would find here.
+        if self.is_draining() && cluster.home_tip(&of.namespace, &of.session).is_none() {
+            return;
+        }
         let Some(turn) = self.turn_of(ns, &of.session).filter(|turn| *turn > 0) else { return };
         let hashes = self.session_hashes(ns, &of.session).unwrap_or_default();
         cluster.turn_ended(&of.namespace, &of.session, turn, &hashes);
@@ -87,6 +91,10 @@ impl Engine {
 }
 
 impl HoldsPages for Engine {
+    fn is_leaving(&self) -> bool {
+        self.is_draining()
+    }
+
     fn lacks(&self, sessions: &[(NamespaceId, SessionId)]) -> Vec<usize> {
         let mut lacked = Vec::new();
         for (part, sessions) in sessions.chunks(HOMES_CHECKED_PER_LOCK).enumerate() {

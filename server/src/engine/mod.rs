@@ -12,6 +12,7 @@
 //!   another host, [`remotes`]: who is there, and what is under way to them
 //! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
 //! - [`pull`]: what other pools of the cluster have of sessions; [`afar`]: what of it is on its way
+//! - [`moves`]: sessions that go to other pools, because this host is emptied; [`take`]: those that come from one
 //! - [`fetch`]: what only the archive has of sessions; [`archived`]: what is known of it, and who asks for it
 //! - [`cluster`]: what other members are told of sessions here, and what they ask
 //! - [`snapshot`]: what a snapshot takes from the pool beside pages, and sessions that come back from one; [`specs`]: what open
@@ -51,6 +52,7 @@ pub(crate) mod lookup;
 mod make_durable;
 pub(crate) mod memory;
 mod metrics;
+pub(crate) mod moves;
 pub(crate) mod namespace;
 pub(crate) mod offload;
 pub(crate) mod outliving;
@@ -83,6 +85,7 @@ pub(crate) mod start;
 mod start_plan;
 mod state;
 pub(crate) mod stats;
+mod take;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod tick;

@@ -15,16 +15,6 @@ use turnkv_cluster::Tip;
 use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
-/// What a session's home has of it.
-pub(crate) struct HomeOf {
-    /// Who.
-    pub(crate) member: Arc<MemberCard>,
-    /// As the directory has it.
-    pub(crate) tip: Tip,
-    /// Members that were asked before.
-    pub(crate) redirects: u32,
-}
-
 impl Engine {
     /// Before a turn begins here: where the session's last one ended, if that was not here, and its pages on their way from there.
     /// Bounded in time; whatever it finds, the turn begins.
@@ -51,8 +41,9 @@ impl Engine {
                 Ok(named) => {
                     let turns = named.turn.max(tip.turn);
                     self.goes_on_here(ns, session, turns, &named.hashes);
-                    let home = HomeOf { member, tip, redirects };
-                    return self.pull_session(&ask.of, home, named.hashes, named.tail_tokens);
+                    let pull = self.pull_of(&ask.of, (member, tip), named.hashes, named.tail_tokens);
+                    self.pull(Pull { redirects, ..pull });
+                    return;
                 }
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
@@ -63,7 +54,13 @@ impl Engine {
     }
 
     /// A session goes on here after so many turns, with what is here of its list.
-    fn goes_on_here(&self, ns: NamespaceIndex, session: &SessionId, turns: u32, hashes: &[BlockHash]) {
+    pub(super) fn goes_on_here(
+        &self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        turns: u32,
+        hashes: &[BlockHash],
+    ) {
         let (start, now) = (self.list_here(ns, None, hashes), self.now());
         match self.decide().pool.continue_session(ns, session, turns, start, now) {
             Ok(()) => self.remember(ns, session),
@@ -90,18 +87,22 @@ impl Engine {
         }
     }
 
-    fn pull_session(&self, of: &SessionKey, home: HomeOf, hashes: Vec<BlockHash>, tail_tokens: u32) {
-        let HomeOf { member, tip, redirects } = home;
+    /// The pull of a session from its home.
+    pub(super) fn pull_of(
+        &self,
+        of: &SessionKey,
+        (member, tip): (Arc<MemberCard>, Tip),
+        hashes: Vec<BlockHash>,
+        tail_tokens: u32,
+    ) -> Pull {
         let (session, tip) = (Some(of.session.clone()), Some(tip));
-        self.pull(Pull { session, tail_tokens, tip, redirects, ..Pull::new(of.namespace, hashes, member) });
+        Pull { session, tail_tokens, tip, ..Pull::new(of.namespace, hashes, member) }
     }
 
-    /// Has pulled what is not here.
-    fn pull(&self, mut pull: Pull) {
+    /// Has pulled what is not here. False: too many pulls wait.
+    pub(super) fn pull(&self, mut pull: Pull) -> bool {
         pull.here = self.present_pages(&pull.namespace, &pull.hashes).unwrap_or(pull.hashes.len());
-        if pull.here < pull.hashes.len() {
-            self.afar.begin(pull);
-        }
+        pull.here == pull.hashes.len() || self.afar.begin(pull)
     }
 
     /// How far a list is here that goes on from a page that is.

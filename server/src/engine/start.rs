@@ -134,6 +134,7 @@ impl Engine {
             saving_pins: Mutex::default(),
             archived: super::archived::Archived::new(&settings.archive),
             afar: Default::default(),
+            moves: Default::default(),
             clients,
             freed: Notify::new(),
             waiting_for_slots: AtomicU64::new(0),

@@ -7,6 +7,7 @@ use super::clients::Clients;
 use super::durable::DurableWaits;
 use super::learner::LearnedSaves;
 use super::metrics::Metrics;
+use super::moves::Moves;
 use super::outliving::{Outliving, SlotTableWriter};
 use super::promotions::Waiters;
 use super::reclaimer::Reclaimer;
@@ -66,6 +67,8 @@ pub(crate) struct Engine {
     pub(crate) archived: Archived,
     /// What other pools of the cluster have, and is on its way.
     pub(crate) afar: Afar,
+    /// How far this host is being emptied.
+    pub(crate) moves: Moves,
     /// Client processes on this host.
     pub(crate) clients: Clients,
     /// Rung whenever slots may have become free.

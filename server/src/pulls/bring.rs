@@ -8,7 +8,7 @@ use crate::engine::afar::Pull;
 use crate::engine::clients::InlineCaller;
 use crate::engine::inline::InlineOffload;
 use crate::engine::offload::{BeginOffload, Outcomes};
-use crate::limits::{PULL_BYTES_MAX, PULL_PART_WAIT, PULL_SLOT_PAUSE, PULL_SLOT_WAIT, PULL_STALL_MAX};
+use crate::limits::{PULL_PART_WAIT, PULL_SLOT_PAUSE, PULL_SLOT_WAIT, PULL_STALL_MAX};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use turnkv_client::{Namespace, PageTarget, ReloadOptions, SlotTarget};
@@ -52,10 +52,7 @@ impl Puller {
         let mut moved = Instant::now();
         while *at < pull.hashes.len() {
             let pages = size.pages().min(pull.hashes.len() - *at);
-            // A page that is larger than all that may be asked for goes alone.
-            let kib = (page_bytes * pages as u64).min(PULL_BYTES_MAX).div_ceil(1 << 10) as u32;
-            // It fails once the semaphore is closed, which it never is.
-            let _room = self.room.acquire_many(kib).await.map_err(|_| PullFault::Other)?;
+            let _room = self.asked.ask(page_bytes * pages as u64).await.ok_or(PullFault::Other)?;
             let began = Instant::now();
             let came = self.bring_part(&PulledPart { pull, home: &home, shards, at: *at, pages }).await?;
             let here = &pull.hashes[*at..*at + came.pages];

@@ -4,9 +4,11 @@
 //! ```text
 //!   engine.afar --next--> puller --part after part--> reload at the home -> slots here -> commit --settled--> engine.afar
 //! ```
-//! - [`puller`]: which pulls go on beside one another; [`bring`]: one, part by part; [`part`]: how large the next part is
+//! - [`puller`]: which pulls go on beside one another; [`bring`]: one, part by part; [`part`]: how large the next part is; [`asked`]: how much is asked
+//!   for at a time
 //! - [`peers`]: the members that pages come from; [`counts`]: what is counted; [`fault`]: why pages did not come
 
+mod asked;
 mod bring;
 mod counts;
 mod fault;

@@ -62,6 +62,7 @@ impl PullPeers {
         known.asked += 1;
         let asked = known.asked;
         if known.peers.get(&member.member.id).is_none_or(|peer| peer.endpoint != member.endpoint) {
+            known.peers.remove(&member.member.id);
             known.make_room();
             let client = self.connect(member)?;
             let (endpoint, namespaces) = (member.endpoint.clone(), BTreeMap::new());
@@ -93,5 +94,35 @@ impl KnownPullPeers {
         if let Some(longest) = longest.filter(|_| self.peers.len() >= PULL_PEERS_MAX) {
             self.peers.remove(&longest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use turnkv_cluster::{Incarnation, Member, MemberState};
+
+    fn card(number: u64, port: u16) -> MemberCard {
+        let (id, state) = (MemberId(number), MemberState::Serving);
+        let member = Member { id, incarnation: Incarnation(1), weight: 1, state };
+        let (name, endpoint) = (format!("pool-{number}"), format!("tcp://127.0.0.1:{port}"));
+        MemberCard { name, endpoint, zone: String::new(), member }
+    }
+
+    #[tokio::test]
+    async fn no_more_members_are_known_than_may_be_and_the_one_of_long_ago_goes() {
+        let (peers, namespace) = (PullPeers::new(TlsConfig::default()), NamespaceId([1; 32]));
+        let most = PULL_PEERS_MAX as u64;
+        let ask = |number| peers.client(&card(number, 9), &namespace).map(|_| ()).unwrap();
+        let is_known = |number| peers.known.lock().peers.contains_key(&MemberId(number));
+        (0..most).for_each(ask);
+        ask(0); // asked again: it is not the one of long ago any more
+        (most..most + 3).for_each(ask);
+        assert_eq!(peers.known.lock().peers.len(), PULL_PEERS_MAX);
+        assert!(is_known(0) && !is_known(1) && !is_known(3) && is_known(4) && is_known(most + 2));
+        // One that is elsewhere now is reached there, and takes the place that it had.
+        assert!(peers.client(&card(4, 10), &namespace).is_ok());
+        assert_eq!(peers.known.lock().peers.len(), PULL_PEERS_MAX);
+        assert_eq!(peers.known.lock().peers[&MemberId(4)].endpoint, "tcp://127.0.0.1:10");
     }
 }

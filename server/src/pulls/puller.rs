@@ -1,16 +1,17 @@
 //! Pulls beside one another. Owns: that each ends, and what is made of one that failed. Must not know: how pages come.
 
+use super::asked::AskedBytes;
 use super::counts::PullCounts;
 use super::fault::PullFault;
 use super::peers::PullPeers;
 use crate::cluster::Cluster;
 use crate::engine::Engine;
 use crate::engine::afar::Pull;
-use crate::limits::{PULL_BYTES_MAX, PULL_LOOK};
+use crate::limits::PULL_LOOK;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use turnkv_cluster::PullError;
@@ -20,8 +21,7 @@ pub(crate) struct Puller {
     pub(super) engine: Arc<Engine>,
     pub(super) cluster: Arc<Cluster>,
     pub(super) peers: PullPeers,
-    /// KiB that may still be asked for.
-    pub(super) room: Semaphore,
+    pub(super) asked: AskedBytes,
     pub(super) counts: PullCounts,
 }
 
@@ -44,7 +44,7 @@ impl Puller {
             engine: Arc::clone(engine),
             cluster: Arc::clone(cluster),
             peers: PullPeers::new(cluster.tls()),
-            room: Semaphore::new((PULL_BYTES_MAX >> 10) as usize),
+            asked: AskedBytes::new(),
             counts: PullCounts::new(),
         })
     }
@@ -76,8 +76,7 @@ impl Puller {
     /// Brings gauges up to date, whatever else is under way.
     async fn tell_gauges(&self) {
         loop {
-            let asked = (PULL_BYTES_MAX >> 10) as usize - self.room.available_permits();
-            self.counts.look(&self.engine, (asked as u64) << 10);
+            self.counts.look(&self.engine, self.asked.bytes());
             sleep(PULL_LOOK).await;
         }
     }
@@ -89,6 +88,7 @@ impl Puller {
             Ok(()) => self.counts.done(began.elapsed()),
             Err(fault) => {
                 self.counts.failed(fault);
+                pull.lacks_room.store(fault == PullFault::Room, Ordering::Relaxed);
                 let (member, came, asked) =
                     (&pull.member.name, at - pull.here, pull.hashes.len() - pull.here);
                 tracing::info!(%member, fault = fault.name(), came, asked, "not all pages of another pool came");

@@ -87,6 +87,10 @@ fn step(world: &mut World) {
     }
     let (session, host) = (world.random.below(world.plan.sessions), world.random.below(world.plan.members));
     world.begin_turn(session as usize, host as usize, false);
+    if world.random.chance(60) {
+        let moved = world.random.below(world.plan.sessions) as usize;
+        (0..world.hosts.len()).for_each(|from| world.move_session(moved, from));
+    }
     let most = if world.random.chance(100) { 6000 } else { 400 };
     let until = world.now + world.random.below(most);
     world.run_until(until);

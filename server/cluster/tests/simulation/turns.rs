@@ -250,4 +250,28 @@ impl World {
             self.begin_turn(session, next, false);
         }
     }
+
+    /// A session goes to another host because its own is emptied. Half of the homes do not hear the answer: others tell them.
+    pub(crate) fn move_session(&mut self, session: usize, from: usize) {
+        let key = self.sessions[session].key;
+        let Some(member) = self.hosts[from].member.as_ref() else { return };
+        let (Some(tip), Some(taker)) = (member.home_tip(&key), member.takers(&key).first().copied()) else {
+            return;
+        };
+        let to = self.host_of(taker).filter(|to| self.hosts[*to].member.is_some() && !self.is_cut(from, *to));
+        let pages = self.hosts[from].pool.get(session).map(|(_, pages)| pages.to_vec());
+        let (Some(to), Some(pages)) = (to, pages) else { return };
+        let hashes: Vec<BlockHash> = pages.iter().map(|page| page.0).collect();
+        self.hosts[to].pool.keep(session, tip.turn, pages, self.plan.pool_pages);
+        self.became_home(to, session, tip.turn, &hashes, Some(tip));
+        self.count("sessions moved");
+        let there = self.hosts[to].member.as_ref().and_then(|member| member.home_tip(&key));
+        if let Some(there) = there.filter(|_| self.random.chance(500)) {
+            self.at(from, |member, _| member.moved_away(key, there));
+        }
+    }
+
+    fn is_cut(&self, one: usize, other: usize) -> bool {
+        self.cuts.contains(&(one, other)) || self.cuts.contains(&(other, one))
+    }
 }

@@ -11,6 +11,7 @@ use crate::index::flags::{COUNTED_DRAM, COUNTED_NVME};
 use crate::limits::{FIND_PAGES_AT_ONCE, SESSION_LIST_MAX};
 use crate::sessions::info::SessionInfo;
 use crate::sessions::walk_back::WalkBack;
+use std::cmp::Reverse;
 use turnkv_proto::{BlockHash, SessionId};
 
 /// One session in full.
@@ -48,6 +49,19 @@ pub struct Describing {
     nvme_pages: u32,
     shared_pages: u32,
     bytes: u64,
+}
+
+/// What a session is worth against others, the least first: by its owner's priority, its return, its last use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionWorth {
+    /// What its owner said, the highest first.
+    pub priority: Reverse<u32>,
+    /// When it is expected back; the largest number: not told, or that time has passed.
+    pub returns_in_ms: u64,
+    /// Since it was last used.
+    pub idle_ms: u64,
+    /// Pages in its list that are present.
+    pub pages: u32,
 }
 
 /// The pages of a session that are being named.
@@ -228,6 +242,21 @@ impl Pool {
             listing.sessions.extend(info);
         }
         true
+    }
+
+    /// What a session is worth against others; none: it is not there.
+    pub fn worth_of_session(
+        &self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        now: Now,
+    ) -> Option<SessionWorth> {
+        let this = &self.sessions[self.sessions.find(ns, session)?];
+        let now = self.store.call.now().max(now);
+        let returns_in_ms = this.return_at.and_then(|at| at.checked_sub(now)).unwrap_or(u64::MAX);
+        let pages = self.sessions.present_end(self.store.pages(), self.sessions.find(ns, session)?).pages;
+        let idle_ms = now.saturating_sub(this.last_used);
+        Some(SessionWorth { priority: Reverse(this.priority), returns_in_ms, idle_ms, pages })
     }
 
     /// Sessions of a namespace, or all.

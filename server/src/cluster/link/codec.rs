@@ -1,6 +1,7 @@
 //! Messages of members as they travel. Owns: both directions, and what is refused of what comes. Must not know: connections.
 
 use crate::cluster::card::MemberCard;
+use crate::cluster::takeover::Takeover;
 use crate::limits::{CLUSTER_NAME_BYTES_MAX, CLUSTER_WEIGHT_MAX, MEMBER_TEXT_BYTES_MAX};
 use bytes::Bytes;
 use turnkv_cluster::limits::PUBLISH_MAX;
@@ -54,6 +55,7 @@ pub(crate) fn note(message: &Message) -> wire::Note {
             let home_tip = |(session, tip): &(SessionKey, Tip)| wire::HomeTip {
                 session: key(session),
                 turn: tip.turn,
+                moves: tip.moves,
                 pages: tip.pages,
             };
             let tips = tips.iter().map(home_tip).collect();
@@ -92,7 +94,7 @@ pub(crate) fn read_note(note: wire::Note, from: Life) -> Result<Message, Error> 
         Says::Publish(wire::PublishNote { tips, posts }) => {
             bounded(tips.len())?;
             let home_tip = |said: wire::HomeTip| {
-                let tip = Tip { home: from, turn: said.turn, pages: said.pages };
+                let tip = Tip { home: from, turn: said.turn, moves: said.moves, pages: said.pages };
                 Ok((SessionKey(read_key(&said.session)?), tip))
             };
             let tips = tips.into_iter().map(home_tip).collect::<Result<_, Error>>()?;
@@ -127,12 +129,36 @@ pub(crate) fn read_note(note: wire::Note, from: Life) -> Result<Message, Error> 
 
 /// A tip.
 pub(crate) fn tip_of(tip: Tip) -> wire::Tip {
-    wire::Tip { home: Some(life(tip.home)), turn: tip.turn, pages: tip.pages }
+    wire::Tip { home: Some(life(tip.home)), turn: tip.turn, moves: tip.moves, pages: tip.pages }
 }
 
 /// The tip that a message says.
 pub(crate) fn read_tip(said: wire::Tip) -> Result<Tip, Error> {
-    Ok(Tip { home: read_life(said.home)?, turn: said.turn, pages: said.pages })
+    Ok(Tip { home: read_life(said.home)?, turn: said.turn, moves: said.moves, pages: said.pages })
+}
+
+/// The answer to an offer.
+pub(crate) fn taken(taken: Takeover) -> wire::TakeSessionReply {
+    let (outcome, tip, note) = match taken {
+        Takeover::Done(tip) => (wire::TakeOutcome::Taken, Some(tip_of(tip)), String::new()),
+        Takeover::Gone => (wire::TakeOutcome::Gone, None, String::new()),
+        Takeover::NoRoom => (wire::TakeOutcome::NoRoom, None, String::new()),
+        Takeover::Failed(why) => (wire::TakeOutcome::Failed, None, why),
+    };
+    wire::TakeSessionReply { outcome: outcome.into(), tip, note }
+}
+
+/// What an answer to an offer says.
+pub(crate) fn read_taken(said: wire::TakeSessionReply) -> Result<Takeover, Error> {
+    Ok(match said.outcome() {
+        wire::TakeOutcome::Taken => {
+            Takeover::Done(read_tip(said.tip.ok_or_else(|| Error::invalid("a tip is missing"))?)?)
+        }
+        wire::TakeOutcome::Gone => Takeover::Gone,
+        wire::TakeOutcome::NoRoom => Takeover::NoRoom,
+        wire::TakeOutcome::Failed => Takeover::Failed(super::cut(&said.note)),
+        wire::TakeOutcome::Unspecified => return Err(Error::invalid("an answer without an outcome")),
+    })
 }
 
 fn life(life: Life) -> wire::Life {
@@ -183,8 +209,8 @@ mod tests {
 
     fn every_message() -> Vec<Message> {
         let (from, session, post) = (life_of(1), SessionKey([7; 16]), PrefixKey([8; 16]));
-        let tip = Tip { home: from, turn: 4, pages: 90 };
-        let other = Tip { home: life_of(2), turn: 5, pages: 1 };
+        let tip = Tip { home: from, turn: 4, moves: 2, pages: 90 };
+        let other = Tip { home: life_of(2), turn: 5, moves: 0, pages: 1 };
         let call = CallId(1 << 41);
         vec![
             Message::Publish { tips: vec![(session, tip); 3], posts: vec![post; 2] },
@@ -210,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_published_is_the_speakers() {
-        let tip = Tip { home: life_of(1), turn: 4, pages: 90 };
+        let tip = Tip { home: life_of(1), turn: 4, moves: 0, pages: 90 };
         let said = note(&Message::Publish { tips: vec![(SessionKey([7; 16]), tip)], posts: Vec::new() });
         let Message::Publish { tips, .. } = read_note(said, life_of(9)).unwrap() else { panic!("a claim") };
         assert_eq!(tips[0].1.home, life_of(9));

@@ -7,7 +7,10 @@ pub(crate) mod codec;
 
 use super::card::MemberCard;
 use super::place;
-use crate::limits::{CLUSTER_REQUEST_BYTES_MAX, PEER_NAME_MAX, PEER_NOTE_BYTES_MAX, PEER_TELL_MAX};
+use super::takeover::Takeover;
+use crate::limits::{
+    CLUSTER_REQUEST_BYTES_MAX, OFFER_WAIT, PEER_NAME_MAX, PEER_NOTE_BYTES_MAX, PEER_TELL_MAX,
+};
 use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -15,7 +18,7 @@ use turnkv_cluster::limits::ASK_MS;
 use turnkv_cluster::{MemberId, Message, Tip};
 use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 use turnkv_proto::wire::cluster_client::ClusterClient;
-use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId, pack_hashes, unpack_hashes, wire};
+use turnkv_proto::{BlockHash, CheckedSpec, Error, NamespaceId, SessionId, pack_hashes, unpack_hashes, wire};
 use turnkv_transfer::tls::TlsConfig;
 
 /// A connection to a member, made when it is first needed and again when it is lost.
@@ -107,6 +110,25 @@ impl MemberLink {
         let asked = wire::NamePrefixRequest { namespace, last };
         let answer = answered(PEER_NAME_MAX, client.name_prefix(asked)).await?;
         unpack_hashes(&answer.hashes).map_err(|error| LinkFault { why: error.to_string(), is_refusal: true })
+    }
+
+    /// Has it take a session over; its answer comes when it has, or will not.
+    pub(crate) async fn offer_session(
+        &self,
+        cluster: &str,
+        spec: &CheckedSpec,
+        session: &SessionId,
+        tip: Tip,
+    ) -> Result<Takeover, LinkFault> {
+        let offered = wire::TakeSessionRequest {
+            cluster: cluster.to_owned(),
+            spec: Some(spec.into()),
+            session: session.as_str().to_owned(),
+            tip: Some(codec::tip_of(tip)),
+        };
+        let mut client = self.client.clone();
+        let answer = answered(OFFER_WAIT, client.take_session(offered)).await?;
+        codec::read_taken(answer).map_err(|error| LinkFault { why: error.to_string(), is_refusal: true })
     }
 
     /// Which pages it has of a session.

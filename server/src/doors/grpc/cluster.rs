@@ -3,10 +3,11 @@
 
 use super::reply::{Answer, blocking, guest_of};
 use crate::cluster::link::codec;
-use crate::cluster::{Cluster, ClusterReport, MemberList, PeerAt, Where};
+use crate::cluster::{Cluster, ClusterReport, MemberList, PeerAt, Takeover, Where};
+use crate::doors::codec::namespace::spec as read_spec;
 use crate::engine::Engine;
 use crate::engine::session::SessionKey;
-use crate::limits::MEMBER_WATCHERS_MAX;
+use crate::limits::{MEMBER_WATCHERS_MAX, TAKES_MAX};
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -21,12 +22,18 @@ pub(crate) struct ClusterService {
     engine: Arc<Engine>,
     /// Turns to watch members: a stream lasts as long as its caller likes.
     watchers: Arc<Semaphore>,
+    /// Turns to take a session over from another member.
+    takes: Semaphore,
 }
 
 impl ClusterService {
     /// Of this engine.
     pub(super) fn new(engine: &Arc<Engine>) -> ClusterService {
-        ClusterService { engine: Arc::clone(engine), watchers: Arc::new(Semaphore::new(MEMBER_WATCHERS_MAX)) }
+        ClusterService {
+            engine: Arc::clone(engine),
+            watchers: Arc::new(Semaphore::new(MEMBER_WATCHERS_MAX)),
+            takes: Semaphore::new(TAKES_MAX),
+        }
     }
 
     fn cluster(&self) -> Result<&Arc<Cluster>, Error> {
@@ -115,6 +122,47 @@ impl wire::cluster_server::Cluster for ClusterService {
             })
         })
         .await
+    }
+
+    async fn take_session(
+        &self,
+        request: Request<wire::TakeSessionRequest>,
+    ) -> Answer<wire::TakeSessionReply> {
+        let guest = guest_of(&request)?;
+        let wire::TakeSessionRequest { cluster: name, spec, session, tip } = request.into_inner();
+        let spec = read_spec(&spec.unwrap_or_default(), &guest)?;
+        let session = SessionId::parse(&session).map_err(Error::from)?;
+        let tip = codec::read_tip(tip.ok_or_else(|| Error::invalid("a tip is missing"))?)?;
+        let home = self.cluster()?.member_of(&name, tip.home.member)?;
+        let Ok(_turn) = self.takes.try_acquire() else {
+            return Ok(Response::new(codec::taken(Takeover::NoRoom)));
+        };
+        let of = SessionKey { namespace: spec.id(), session };
+        Ok(Response::new(codec::taken(self.engine.take_session(&spec, &of, (home, tip)).await)))
+    }
+
+    async fn move_away(&self, request: Request<wire::MoveAwayRequest>) -> Answer<wire::MoveAwayReply> {
+        let (asked, homes) = (request.into_inner(), self.cluster()?.homes() as u64);
+        if !asked.only_look {
+            let engine = Arc::clone(&self.engine);
+            blocking(move || {
+                engine.drain();
+                engine.moves.begin(asked.bytes_per_s);
+                Ok(())
+            })
+            .await?;
+        }
+        let standing = self.engine.moves.standing();
+        Ok(Response::new(wire::MoveAwayReply {
+            running: standing.is_running,
+            moved_sessions: standing.moved_sessions,
+            moved_bytes: standing.moved_bytes,
+            left_sessions: homes,
+            no_room: standing.no_room,
+            no_peer: standing.no_peer,
+            failed: standing.failed,
+            note: standing.note,
+        }))
     }
 
     async fn find(&self, request: Request<wire::FindRequest>) -> Answer<wire::FindReply> {

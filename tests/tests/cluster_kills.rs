@@ -1,0 +1,281 @@
+//! Three pools, a real etcd, an archive, engines on every host, and again and again something is killed: a pool, etcd, what connects
+//! them. Nobody ever reads a wrong byte, waits longer than they said, or loses what the archive has.
+//!
+//! `TURNKV_CLUSTER_KILLS` sets how many times (4 unless told), `TURNKV_CLUSTER_KILLS_SEED` what. Left out, loudly, where there is no etcd.
+#![forbid(unsafe_code)]
+
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, ReloadOptions};
+use turnkv_mutate::Random;
+use turnkv_tests::cluster::{AGREE_MAX, Cluster};
+use turnkv_tests::etcd::Etcd;
+use turnkv_tests::pages::chain;
+use turnkv_tests::proxy::Proxy;
+use turnkv_tests::server::Setup;
+use turnkv_tests::user::User;
+
+const PAGE: u64 = 16 << 10;
+const ENGINES: usize = 6;
+/// Sessions of each engine; it goes on with them on any host.
+const SESSIONS: usize = 6;
+/// Pages that a turn adds, and that a session has at most before it begins anew.
+const STEP: usize = 4;
+const PAGES_MAX: usize = 40;
+/// What an engine gives a reload.
+const RELOAD: Duration = Duration::from_secs(2);
+/// What a client gives any other call.
+const CALL: Duration = Duration::from_secs(20);
+/// What a busy machine may add to either.
+const SLACK: Duration = Duration::from_secs(3);
+
+/// A session as its engine knows it.
+#[derive(Clone)]
+struct Talk {
+    name: String,
+    seed: u64,
+    pages: usize,
+    ended: u32,
+}
+
+/// What the engines did and saw.
+#[derive(Default)]
+struct Seen {
+    stop: AtomicBool,
+    turns: AtomicU64,
+    reloaded: AtomicU64,
+    asked: AtomicU64,
+    failed_calls: AtomicU64,
+    longest_ms: AtomicU64,
+    /// What is kept in the archive, by session: the chain's seed and pages.
+    archived: Mutex<BTreeMap<String, (u64, usize)>>,
+}
+
+fn number(name: &str, usual: u64) -> Result<u64> {
+    std::env::var(name).map_or(Ok(usual), |text| text.parse().with_context(|| format!("{name}={text}")))
+}
+
+/// A call within its time; one that fails says so in time, too.
+async fn timed<T, E>(
+    seen: &Seen,
+    most: Duration,
+    call: impl Future<Output = std::result::Result<T, E>>,
+) -> Result<Option<T>> {
+    let began = Instant::now();
+    let answer = call.await;
+    let took = began.elapsed();
+    ensure!(took < most + SLACK, "a call that had {most:?} took {took:?}");
+    seen.longest_ms.fetch_max(took.saturating_sub(most).as_millis() as u64, Ordering::Relaxed);
+    if answer.is_err() {
+        seen.failed_calls.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(answer.ok())
+}
+
+/// One turn of a session on a host. False: its pool does not answer, and the engine computes by itself.
+async fn turn(seen: &Seen, user: &User, talk: &mut Talk) -> Result<bool> {
+    let hashes = chain(talk.seed, talk.pages + STEP);
+    let begun = user.namespace.begin_turn_after(&talk.name, "", talk.ended);
+    if timed(seen, CALL, begun).await?.is_none() {
+        return Ok(false);
+    }
+    if talk.pages > 0 {
+        let options = ReloadOptions { deadline: Some(RELOAD), ..ReloadOptions::default() };
+        let began = Instant::now();
+        // Every byte of what is called good is compared.
+        let report = user.reload_with(&options, &hashes[..talk.pages]).await;
+        let took = began.elapsed();
+        ensure!(took < RELOAD + SLACK, "a reload took {took:?}");
+        if let Err(error) = &report {
+            ensure!(!error.to_string().contains("WRONG BYTES"), "{error}");
+        }
+        seen.asked.fetch_add(talk.pages as u64, Ordering::Relaxed);
+        seen.reloaded.fetch_add(report.map_or(0, |report| report.pages) as u64, Ordering::Relaxed);
+    }
+    let session = Some(talk.name.clone());
+    let options = OffloadOptions { session, ..OffloadOptions::default() };
+    let began = Instant::now();
+    let stored = user.offload(&options, &hashes).await;
+    ensure!(began.elapsed() < CALL + SLACK, "an offload took {:?}", began.elapsed());
+    if stored.is_err() {
+        return Ok(false);
+    }
+    let ended = EndTurn { hashes, ..EndTurn::default() };
+    if timed(seen, CALL, user.namespace.end_turn(&talk.name, &ended)).await?.is_none() {
+        return Ok(false);
+    }
+    (talk.pages, talk.ended) = (talk.pages + STEP, talk.ended + 1);
+    seen.turns.fetch_add(1, Ordering::Relaxed);
+    Ok(true)
+}
+
+/// An engine that has turns, now here, now there, until it is told to stop.
+async fn engine(seen: Arc<Seen>, addresses: Vec<String>, number: usize) -> Result<()> {
+    let mut random = Random::new(number as u64 + 1);
+    let mut talks: Vec<Talk> = (0..SESSIONS)
+        .map(|at| Talk {
+            name: format!("talk-{number}-{at}"),
+            seed: 1 + (number * SESSIONS + at) as u64,
+            pages: 0,
+            ended: 0,
+        })
+        .collect();
+    let mut users: Vec<Option<User>> = addresses.iter().map(|_| None).collect();
+    while !seen.stop.load(Ordering::Relaxed) {
+        let host = random.below(users.len());
+        if users[host].is_none() {
+            users[host] = User::connect(&addresses[host], DataPlane::Shm, PAGE).await.ok();
+        }
+        let talk = &mut talks[random.below(SESSIONS)];
+        if talk.pages >= PAGES_MAX {
+            (talk.seed, talk.pages) = (talk.seed + 10_000, 0);
+        }
+        match &users[host] {
+            Some(user) => drop(turn(&seen, user, talk).await?),
+            None => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+    Ok(())
+}
+
+/// Keeps sessions in the archive, now and then, of a host that answers.
+async fn archivist(seen: Arc<Seen>, address: String, shelf: PathBuf) -> Result<()> {
+    let mut user = None;
+    for number in 0_u64.. {
+        if seen.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        if user.is_none() {
+            user = User::connect(&address, DataPlane::Shm, PAGE).await.ok();
+        }
+        let Some(user) = &user else { continue };
+        let (name, seed) = (format!("kept-{number}"), 1_000_000 + number);
+        let hashes = chain(seed, STEP);
+        if user.namespace.begin_turn(&name).await.is_err() {
+            continue;
+        }
+        let options = OffloadOptions { session: Some(name.clone()), ..OffloadOptions::default() };
+        let stored = user.offload(&options, &hashes).await;
+        let end = EndTurn { hashes, archive: true, ..EndTurn::default() };
+        let ended = user.namespace.end_turn_told(&name, &end).await;
+        if stored.is_err() || !ended.is_ok_and(|ended| ended.archiving) {
+            continue;
+        }
+        // Asked for is not kept yet: a pool that dies meanwhile may have had the only copy.
+        let until = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < until && !is_kept(&shelf, &name) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        if is_kept(&shelf, &name) {
+            seen.archived.lock().unwrap_or_else(PoisonError::into_inner).insert(name, (seed, STEP));
+        }
+    }
+    Ok(())
+}
+
+/// Kills something, and has it come back.
+async fn kill(random: &mut Random, cluster: &mut Cluster, etcd: &mut Etcd, links: &[Proxy]) -> Result<()> {
+    let (at, pause) = (random.below(3), Duration::from_millis(random.below(1_500) as u64));
+    match random.below(4) {
+        0 | 1 => {
+            cluster.servers[at].kill()?;
+            tokio::time::sleep(pause).await;
+            cluster.servers[at].restart()?;
+        }
+        2 => {
+            etcd.kill()?;
+            tokio::time::sleep(pause).await;
+            etcd.restart()?;
+        }
+        _ => {
+            links[at].cut();
+            links[at].partition(true);
+            tokio::time::sleep(pause).await;
+            links[at].partition(false);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a manifest in the archive is of this session. One that is being written has a name that ends with `#` and a number.
+fn is_kept(folder: &Path, session: &str) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+    entries.flatten().any(|entry| {
+        let path = entry.path();
+        if path.is_dir() {
+            return is_kept(&path, session);
+        }
+        let is_manifest = path.components().any(|part| part.as_os_str() == "manifests");
+        let is_whole = is_manifest && !path.to_string_lossy().contains('#');
+        is_whole && std::fs::read_to_string(&path).is_ok_and(|text| text.contains(&format!("\"{session}\"")))
+    })
+}
+
+/// What the archive had when everything was over is found, whole, on every host, by a pool that never had it.
+async fn archived_is_found(cluster: &Cluster, seen: &Seen) -> Result<usize> {
+    let kept = seen.archived.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let (mut found, until) = (0, Instant::now() + Duration::from_secs(120));
+    for (at, (name, (seed, pages))) in kept.iter().enumerate() {
+        let user = User::connect(&cluster.servers[at % 3].address(), DataPlane::Shm, PAGE).await?;
+        loop {
+            user.namespace.begin_turn(name).await?;
+            if user.reload(&chain(*seed, *pages)).await?.pages == *pages {
+                found += 1;
+                break;
+            }
+            ensure!(Instant::now() < until, "{name} is in the archive and is not found");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    Ok(found)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_said() -> Result<()> {
+    let Some(mut etcd) = Etcd::start()? else { return Ok(()) };
+    let shelf = tempfile::Builder::new().prefix("turnkv-shelf").tempdir()?;
+    let sections = format!(
+        "[archive]\nplace = \"{}\"\nsessions = \"asked\"\nrefresh_ms = 200\n",
+        shelf.path().join("archive").display()
+    );
+    let setup = Setup { dram_mib: 32, nvme_mib: 128, sections, ..Setup::default() };
+    let (mut cluster, links) = Cluster::start_behind(3, &etcd.address(), &setup).await?;
+    let seen = Arc::new(Seen::default());
+    let addresses: Vec<String> = cluster.servers.iter().map(turnkv_tests::server::Server::address).collect();
+    let mut running: Vec<_> = (0..ENGINES)
+        .map(|number| tokio::spawn(engine(Arc::clone(&seen), addresses.clone(), number)))
+        .collect();
+    running.push(tokio::spawn(archivist(Arc::clone(&seen), addresses[0].clone(), shelf.path().to_owned())));
+    let rounds = number("TURNKV_CLUSTER_KILLS", 4)?;
+    let mut random = Random::new(number("TURNKV_CLUSTER_KILLS_SEED", 1)?);
+    for round in 0..rounds {
+        tokio::time::sleep(Duration::from_millis(random.below(600) as u64)).await;
+        kill(&mut random, &mut cluster, &mut etcd, &links).await.with_context(|| format!("round {round}"))?;
+        ensure!(running.iter().all(|engine| !engine.is_finished()), "round {round}: an engine has ended");
+    }
+    seen.stop.store(true, Ordering::Relaxed);
+    for engine in running {
+        engine.await??;
+    }
+    cluster.agree(&[0, 1, 2], 3 * AGREE_MAX).await?;
+    let found = archived_is_found(&cluster, &seen).await?;
+    let count = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
+    writeln!(
+        std::io::stderr(),
+        "{rounds} kills: {} turns, {} of {} pages reloaded, 0 wrong, {} calls failed, the latest {} ms after its time; {found} sessions \
+         of the archive found",
+        count(&seen.turns),
+        count(&seen.reloaded),
+        count(&seen.asked),
+        count(&seen.failed_calls),
+        count(&seen.longest_ms),
+    )?;
+    ensure!(count(&seen.turns) > rounds && count(&seen.reloaded) > 0);
+    Ok(())
+}
