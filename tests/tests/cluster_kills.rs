@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, ReloadOptions};
+use turnkv_client::{DataPlane, EndTurn, OffloadOptions, ReloadOptions};
 use turnkv_mutate::Random;
 use turnkv_tests::cluster::{AGREE_MAX, Cluster};
 use turnkv_tests::etcd::Etcd;

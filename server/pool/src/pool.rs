@@ -48,7 +48,7 @@ use crate::store::Store;
 /// - *Waits*: [`start_expecting`](Pool::start_expecting), [`expect_some`](Pool::expect_some)
 ///   ([`expect_return`](Pool::expect_return)), [`prefetch_some`](Pool::prefetch_some)
 ///   ([`next_prefetches`](Pool::next_prefetches)); [`begin_promote`](Pool::begin_promote),
-///   [`touch_pages`](Pool::touch_pages)
+///   [`touch_pages`](Pool::touch_pages), [`leave_prefix`](Pool::leave_prefix)
 /// - *Pins*: [`begin_pin`](Pool::begin_pin), [`pin_some`](Pool::pin_some), [`end_pin`](Pool::end_pin)
 ///   ([`pin`](Pool::pin)), [`unpin`](Pool::unpin), [`take_ended_pins`](Pool::take_ended_pins)
 /// - *Writes*: [`next_writes`](Pool::next_writes), then [`written`](Pool::written),

@@ -11,8 +11,9 @@
 //!   pages travel in a stream; [`remote`]: those whose pages go over the rails of
 //!   another host, [`remotes`]: who is there, and what is under way to them
 //! - [`session`], [`pin`], [`prefetch`], [`route`]: the verbs on sessions and prefixes
-//! - [`pull`]: what other pools of the cluster have of sessions; [`afar`]: what of it is on its way
-//! - [`moves`]: sessions that go to other pools, because this host is emptied; [`take`]: those that come from one
+//! - [`pull`]: what other pools of the cluster have of sessions; [`afar`]: what of it is on its way; [`second_copies`]:
+//!   prefixes that are here and there
+//! - [`leaving`], [`moves`]: sessions that go to other pools, because this host is emptied; [`take`]: those that come from one
 //! - [`fetch`]: what only the archive has of sessions; [`archived`]: what is known of it, and who asks for it
 //! - [`cluster`]: what other members are told of sessions here, and what they ask
 //! - [`snapshot`]: what a snapshot takes from the pool beside pages, and sessions that come back from one; [`specs`]: what open
@@ -48,6 +49,7 @@ pub(crate) mod inline;
 pub(crate) mod inspect;
 mod learned;
 mod learner;
+pub(crate) mod leaving;
 pub(crate) mod lookup;
 mod make_durable;
 pub(crate) mod memory;
@@ -77,6 +79,7 @@ mod resizer;
 pub(crate) mod restore;
 pub(crate) mod route;
 pub(crate) mod save;
+mod second_copies;
 pub(crate) mod session;
 mod slabs;
 pub(crate) mod snapshot;

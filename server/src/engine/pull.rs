@@ -6,10 +6,11 @@ use super::Engine;
 use super::afar::Pull;
 use super::lookup::{Lookup, PagesOf};
 use super::reload::Wish;
+use super::second_copies::SecondCopy;
 use super::session::{BeginTurn, SessionKey};
 use super::waits::Waits;
 use crate::cluster::{Cluster, MemberCard, Where};
-use crate::limits::{FIND_TURN_WAIT, PULL_PAGE_WAIT};
+use crate::limits::{FIND_TURN_WAIT, PULL_PAGE_WAIT, SECOND_COPY_PERCENT_MAX};
 use std::sync::Arc;
 use turnkv_cluster::Tip;
 use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
@@ -178,6 +179,29 @@ impl Engine {
             if !self.lacks_afar(wish) || self.clock.until(until, landed).await.is_none() {
                 return;
             }
+        }
+    }
+
+    /// Bytes that second copies may take of memory like other pages.
+    pub(crate) fn second_copy_bytes_max(&self) -> u64 {
+        self.settings.dram.bytes / 100 * SECOND_COPY_PERCENT_MAX
+    }
+
+    /// All pages of a prefix came that another member has, too: unless somebody uses them here, they go first.
+    pub(crate) fn second_copy_came(&self, pull: &Pull, page_bytes: u64) {
+        let Some(last) = pull.hashes.last() else { return };
+        let bytes = (pull.hashes.len() - pull.here) as u64 * page_bytes;
+        let copy = SecondCopy { namespace: pull.namespace, last: *last, keep: pull.here as u32, bytes };
+        self.goes_before_others(&copy);
+        let beyond = self.second_copies.came(copy, self.second_copy_bytes_max());
+        beyond.iter().for_each(|copy| self.goes_before_others(copy));
+    }
+
+    fn goes_before_others(&self, copy: &SecondCopy) {
+        let now = self.now();
+        let mut core = self.decide();
+        if let Some(ns) = core.pool.namespace(&copy.namespace) {
+            core.pool.leave_prefix(ns, &copy.last, copy.keep, now);
         }
     }
 }

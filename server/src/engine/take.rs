@@ -23,6 +23,10 @@ impl Engine {
         if self.is_draining() {
             return Takeover::Failed("it is drained itself".to_owned());
         }
+        // Its home does not know yet that there was a later turn, here.
+        if let Some(mine) = cluster.home_tip(&of.namespace, &of.session).filter(|mine| mine.beats(&tip)) {
+            return Takeover::Done(mine);
+        }
         let (engine, opened) = (Arc::clone(self), spec.clone());
         let opened = tokio::task::spawn_blocking(move || engine.open_namespace(&opened)).await;
         match opened {

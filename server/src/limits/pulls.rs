@@ -34,6 +34,11 @@ pub(crate) const PULL_STALL_MAX: Duration = Duration::from_secs(5);
 pub(crate) const PULL_LOOK: Duration = Duration::from_millis(500);
 /// How long a reload waits for the next page of a pull, within its own deadline.
 pub(crate) const PULL_PAGE_WAIT: Duration = Duration::from_secs(5);
+/// Percent of DRAM that prefixes pulled from others may take like pages that are here only; those beyond go first, however often they are
+/// read.
+pub(crate) const SECOND_COPY_PERCENT_MAX: u64 = 25;
+/// Such prefixes.
+pub(crate) const SECOND_COPIES_MAX: usize = 4096;
 /// Members that pages are pulled from, with their connections; beyond it those that were asked longest ago are let go of.
 pub(crate) const PULL_PEERS_MAX: usize = 64;
 /// Failures in a row (no answer, nobody there) after which a member is not pulled from for a while.

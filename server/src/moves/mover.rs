@@ -3,7 +3,8 @@
 
 use crate::cluster::Cluster;
 use crate::engine::Engine;
-use crate::engine::moves::{LeavingSession, MovedOne};
+use crate::engine::leaving::LeavingSession;
+use crate::engine::moves::MovedOne;
 use crate::limits::{MOVE_PAUSE, MOVES_MAX, MOVES_SETTLE};
 use std::convert::Infallible;
 use std::sync::Arc;

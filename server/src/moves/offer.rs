@@ -3,7 +3,8 @@
 
 use super::mover::Mover;
 use crate::cluster::Takeover;
-use crate::engine::moves::{LeavingSession, MovedOne};
+use crate::engine::leaving::LeavingSession;
+use crate::engine::moves::MovedOne;
 
 impl Mover {
     /// Offers a session to one member after the other.

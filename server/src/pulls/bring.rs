@@ -80,6 +80,9 @@ impl Puller {
             size.took(began.elapsed());
             moved = Instant::now();
         }
+        if pull.session.is_none() {
+            self.engine.second_copy_came(pull, page_bytes);
+        }
         Ok(())
     }
 

@@ -25,6 +25,8 @@ pub(super) struct PullCounts {
     coming_pages: Gauge,
     asked_bytes: Gauge,
     waiting_reloads: Gauge,
+    second_copies: Gauge,
+    second_copies_max: Gauge,
 }
 
 impl PullCounts {
@@ -68,6 +70,11 @@ impl PullCounts {
                 "turnkv_cluster_pull_waiting_operations",
                 "Reloads that wait for a page of another pool",
             ),
+            second_copies: hold(
+                "turnkv_cluster_second_copy_bytes",
+                "Bytes of prefixes that were pulled from other pools, which have them as well, and may stay like other pages",
+            ),
+            second_copies_max: hold("turnkv_cluster_limit_second_copy_bytes", "The most of these"),
         }
     }
 
@@ -98,6 +105,8 @@ impl PullCounts {
         self.coming_pages.set(coming as f64);
         self.asked_bytes.set(asked_bytes as f64);
         self.waiting_reloads.set(engine.afar.waiting_reloads.load(Ordering::Relaxed) as f64);
+        self.second_copies.set(engine.second_copies.bytes() as f64);
+        self.second_copies_max.set(engine.second_copy_bytes_max() as f64);
         self.refused.absolute(engine.afar.refused.load(Ordering::Relaxed));
     }
 }

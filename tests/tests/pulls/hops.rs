@@ -2,7 +2,7 @@
 
 use crate::support::{Pools, turn, until};
 use anyhow::{Result, ensure};
-use turnkv_client::EndTurn;
+use turnkv_client::{EndTurn, ReloadOptions};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::Setup;
 
@@ -85,4 +85,38 @@ async fn a_prefix_that_no_session_names_is_found_where_it_is() -> Result<()> {
     until("its beginning is found", async || Ok(users[2].namespace.lookup(&other).await? == 20)).await?;
     ensure!(users[2].namespace.lookup(&chain(5, 9)).await? == 0);
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_that_another_pool_has_as_well_goes_first() -> Result<()> {
+    // DRAM for 512 pages at the reader, and nothing behind it.
+    let pools = Pools::start(2, &Setup { dram_mib: 32, nvme_mib: 0, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let (prefix, own, new) = (chain(70, 120), chain(71, 200), chain(72, 230));
+    users[0].offload(&Default::default(), &prefix).await?;
+    // The reader's own pages are older than what it pulls, and so would leave before it.
+    users[1].offload(&Default::default(), &own).await?;
+    ensure!(users[1].namespace.lookup(&prefix).await? == 120, "it is on its way");
+    until("it has come", async || Ok(pools.0[1].pulled()? == 120)).await?;
+    pools.0[1].settled().await?;
+    ensure!(pools.0[1].counted("turnkv_cluster_second_copy_bytes")? == 120 * crate::support::PAGE);
+    users[1].offload(&Default::default(), &new).await?;
+    let kept = users[1].reload_with(&here_only(), &own).await?.pages;
+    let copied = users[1].reload_with(&here_only(), &prefix).await.map_or(0, |report| report.pages);
+    ensure!(
+        kept == own.len(),
+        "{kept} pages of its own are left, and {copied} that another pool has as well"
+    );
+    ensure!(copied < prefix.len(), "everything had room");
+    // What went is there still, and comes again.
+    ensure!(users[1].namespace.lookup(&prefix).await? == 120);
+    Ok(())
+}
+
+fn here_only() -> ReloadOptions {
+    ReloadOptions {
+        here_only: true,
+        deadline: Some(std::time::Duration::from_secs(20)),
+        ..ReloadOptions::default()
+    }
 }

@@ -261,11 +261,16 @@ impl World {
         let to = self.host_of(taker).filter(|to| self.hosts[*to].member.is_some() && !self.is_cut(from, *to));
         let pages = self.hosts[from].pool.get(session).map(|(_, pages)| pages.to_vec());
         let (Some(to), Some(pages)) = (to, pages) else { return };
-        let hashes: Vec<BlockHash> = pages.iter().map(|page| page.0).collect();
-        self.hosts[to].pool.keep(session, tip.turn, pages, self.plan.pool_pages);
-        self.became_home(to, session, tip.turn, &hashes, Some(tip));
-        self.count("sessions moved");
-        let there = self.hosts[to].member.as_ref().and_then(|member| member.home_tip(&key));
+        let at_home =
+            |world: &World| world.hosts[to].member.as_ref().and_then(|member| member.home_tip(&key));
+        // Who has a later turn of it already takes nothing, and says so.
+        if at_home(self).is_none_or(|there| tip.beats(&there)) {
+            let hashes: Vec<BlockHash> = pages.iter().map(|page| page.0).collect();
+            self.hosts[to].pool.keep(session, tip.turn, pages, self.plan.pool_pages);
+            self.became_home(to, session, tip.turn, &hashes, Some(tip));
+            self.count("sessions moved");
+        }
+        let there = at_home(self);
         if let Some(there) = there.filter(|_| self.random.chance(500)) {
             self.at(from, |member, _| member.moved_away(key, there));
         }

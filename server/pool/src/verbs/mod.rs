@@ -20,6 +20,7 @@ pub(crate) mod describe;
 pub(crate) mod expire;
 mod learned;
 mod leases;
+mod leave_prefix;
 pub(crate) mod lookup;
 pub(crate) mod mapped;
 pub(crate) mod namespaces;

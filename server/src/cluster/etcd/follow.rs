@@ -181,7 +181,8 @@ impl EtcdMembers {
         self.state.lock().lease = lease;
         let Some(own) = self.to_put(again || !is_kept) else { return Ok(()) };
         self.client.put(&self.keys.member(&self.name), card_text(&own), lease).await?;
-        Ok(())
+        // Somebody may have had this member forgotten, which lives: its next life is to begin above this one.
+        keep_mark(&self.client, &self.keys, &self.name, own.member.incarnation).await
     }
 
     /// The own card, if it is to be put: it does not stand as it should, or is put again in any case.

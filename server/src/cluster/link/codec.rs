@@ -156,7 +156,7 @@ pub(crate) fn read_taken(said: wire::TakeSessionReply) -> Result<Takeover, Error
         }
         wire::TakeOutcome::Gone => Takeover::Gone,
         wire::TakeOutcome::NoRoom => Takeover::NoRoom,
-        wire::TakeOutcome::Failed => Takeover::Failed(super::cut(&said.note)),
+        wire::TakeOutcome::Failed => Takeover::Failed(said.note),
         wire::TakeOutcome::Unspecified => return Err(Error::invalid("an answer without an outcome")),
     })
 }

@@ -128,7 +128,9 @@ impl MemberLink {
         };
         let mut client = self.client.clone();
         let answer = answered(OFFER_WAIT, client.take_session(offered)).await?;
-        codec::read_taken(answer).map_err(|error| LinkFault { why: error.to_string(), is_refusal: true })
+        let taken = codec::read_taken(answer);
+        let taken = taken.map_err(|error| LinkFault { why: error.to_string(), is_refusal: true })?;
+        Ok(if let Takeover::Failed(why) = &taken { Takeover::Failed(cut(why)) } else { taken })
     }
 
     /// Which pages it has of a session.
