@@ -3,6 +3,7 @@
 
 use crate::limits::MOVE_BYTES_PER_S_USUAL;
 use parking_lot::Mutex;
+use std::sync::atomic::AtomicU64;
 use tokio::sync::Notify;
 
 /// What was asked for, and how far it is.
@@ -11,6 +12,8 @@ pub(crate) struct Moves {
     standing: Mutex<MoveStanding>,
     /// Rung when it was asked for.
     pub(crate) bell: Notify,
+    /// Sessions of others that are being taken over.
+    pub(crate) taking: AtomicU64,
 }
 
 /// How far the emptying of this host is.

@@ -3,6 +3,7 @@
 
 use super::Engine;
 use super::session::SessionKey;
+use super::waits::Waits;
 use crate::cluster::{Cluster, MemberCard, Takeover};
 use crate::limits::{TAKE_LOOK, TAKE_WAIT};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ impl Engine {
         (home, tip): (Arc<MemberCard>, Tip),
     ) -> Takeover {
         let Some(cluster) = self.cluster() else { return Takeover::Failed("it is in no cluster".to_owned()) };
+        let _takes = Waits::begin(&self.moves.taking);
         if self.is_draining() {
             return Takeover::Failed("it is drained itself".to_owned());
         }

@@ -15,6 +15,8 @@ pub(crate) const MOVE_BYTES_PER_S_USUAL: u64 = 1 << 30;
 pub(crate) const MOVES_SETTLE: Duration = Duration::from_secs(2);
 /// Between two passes.
 pub(crate) const MOVE_PAUSE: Duration = Duration::from_millis(200);
+/// How often the gauges of moves are brought up to date.
+pub(crate) const MOVE_LOOK: Duration = Duration::from_millis(500);
 /// Members that one session is offered to in a pass.
 pub(crate) const TAKERS_MAX: usize = 4;
 /// How long whoever takes a session waits for its pages.

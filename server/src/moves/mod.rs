@@ -5,9 +5,12 @@
 //!   engine.moves --asked--> mover --the most valuable first--> a member takes it: pulls it, becomes its home
 //!                             \--no room, no answer--> the next in rank --none is left--> it stays, and that is told
 //! ```
-//! - [`mover`]: passes over all sessions; [`offer`]: one session, member by member
+//! - [`mover`]: passes over all sessions; [`offer`]: one session, member by member; [`pace`]: bytes a
+//!   second; [`counts`]: what is counted
 
+mod counts;
 mod mover;
 mod offer;
+mod pace;
 
 pub(crate) use mover::Mover;
