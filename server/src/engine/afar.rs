@@ -58,7 +58,7 @@ pub(crate) struct Pull {
     pub(crate) redirects: u32,
     /// Rung when somebody here has computed a page that it is bringing.
     pub(crate) gives_way: Arc<Notify>,
-    /// It ended because there was no room here.
+    /// It ended because there was no room here, or what is here is worth more.
     pub(crate) lacks_room: Arc<AtomicBool>,
 }
 

@@ -10,7 +10,7 @@ use crate::engine::moves::MovedOne;
 use crate::limits::{MOVE_LOOK, MOVE_PAUSE, MOVES_MAX, MOVES_SETTLE};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 

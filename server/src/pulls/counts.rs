@@ -50,7 +50,7 @@ impl PullCounts {
             .set(PULL_BYTES_MAX as f64);
         describe_counter!(
             FAILURES,
-            "Pulls that ended before their last page, by cause: absent (the member does not have it), checksum, unreachable (no answer, or not in time), member (it had no room, or a device failed), room (there is none here), other"
+            "Pulls that ended before their last page, by cause: absent (the member does not have it), checksum, unreachable (no answer, or not in time), member (it had no room, or a device failed), room (there is none here), outranked (what would make way for it here is likelier to be used again), other"
         );
         describe_histogram!(SECONDS, "Time of pulls that brought all their pages");
         PullCounts {

@@ -17,18 +17,21 @@ pub(super) enum PullFault {
     Member,
     /// There is no room for the page here.
     Room,
+    /// What would make way for it here is likelier to be used again.
+    Outranked,
     /// Anything else: the log says what.
     Other,
 }
 
 impl PullFault {
     /// Every one.
-    pub(super) const ALL: [PullFault; 6] = [
+    pub(super) const ALL: [PullFault; 7] = [
         PullFault::Absent,
         PullFault::Checksum,
         PullFault::Unreachable,
         PullFault::Member,
         PullFault::Room,
+        PullFault::Outranked,
         PullFault::Other,
     ];
 
@@ -40,6 +43,7 @@ impl PullFault {
             PullFault::Unreachable => "unreachable",
             PullFault::Member => "member",
             PullFault::Room => "room",
+            PullFault::Outranked => "outranked",
             PullFault::Other => "other",
         }
     }
@@ -58,6 +62,7 @@ impl PullFault {
     pub(super) fn of_outcome(outcome: Option<Outcome>) -> PullFault {
         match outcome {
             Some(Outcome::NoSpace | Outcome::LeaseLimit | Outcome::InFlight) => PullFault::Room,
+            Some(Outcome::Outranked) => PullFault::Outranked,
             _ => PullFault::Other,
         }
     }

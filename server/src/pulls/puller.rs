@@ -88,7 +88,8 @@ impl Puller {
             Ok(()) => self.counts.done(began.elapsed()),
             Err(fault) => {
                 self.counts.failed(fault);
-                pull.lacks_room.store(fault == PullFault::Room, Ordering::Relaxed);
+                let lacks_room = matches!(fault, PullFault::Room | PullFault::Outranked);
+                pull.lacks_room.store(lacks_room, Ordering::Relaxed);
                 let (member, came, asked) =
                     (&pull.member.name, at - pull.here, pull.hashes.len() - pull.here);
                 tracing::info!(%member, fault = fault.name(), came, asked, "not all pages of another pool came");
