@@ -304,7 +304,14 @@ fn between_members(known: &Known) -> Vec<Call> {
     let tell = wire::TellRequest { cluster: "tests".to_owned(), from: Some(from), to: known.member, notes };
     let (namespace, hashes) = (known.namespace.clone(), bytes::Bytes::from(hashes));
     let (session, last) = ("kept".to_owned(), hashes.slice(96..));
+    let take = wire::TakeSessionRequest {
+        cluster: "tests".to_owned(),
+        spec: Some(wire::NamespaceSpec::from(&self::namespace("fuzzed", PAGE))),
+        session: session.clone(),
+        tip,
+    };
     vec![
+        call("/turnkv.v1.Cluster/TakeSession", &take),
         call("/turnkv.v1.Cluster/Tell", &tell),
         call(
             "/turnkv.v1.Cluster/CountPages",
@@ -330,6 +337,7 @@ fn of_members(namespace: &bytes::Bytes) -> Vec<Call> {
         call("/turnkv.v1.Cluster/Find", &find),
         call("/turnkv.v1.Cluster/WatchMembers", &wire::WatchMembersRequest {}),
         call("/turnkv.v1.Cluster/Standing", &wire::StandingRequest {}),
+        call("/turnkv.v1.Cluster/MoveAway", &wire::MoveAwayRequest { only_look: true, bytes_per_s: 1 << 20 }),
         call("/turnkv.v1.Cluster/Forget", &wire::ForgetRequest { name: "pool-9".to_owned() }),
     ]
 }
