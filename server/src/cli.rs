@@ -160,7 +160,7 @@ fn serve_as(arguments: ServeArguments, log_json: bool, left: Inherited) -> anyho
     let ServeArguments { config, embedded, embedded_idle_s } = arguments;
     share_heaps();
     telemetry::start_logs(log_json);
-    let Inherited { before, settings } = left;
+    let Inherited { before, settings, held } = left;
     before.bound()?;
     let settings = match settings {
         Some(text) => config::parse(Path::new("(settings of before)"), &text)?,
@@ -168,7 +168,7 @@ fn serve_as(arguments: ServeArguments, log_json: bool, left: Inherited) -> anyho
     };
     let idle = embedded.then(|| Duration::from_secs(embedded_idle_s));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let start = serve::Start { settings, config, idle, before };
+    let start = serve::Start { settings, config, idle, before, held };
     let left = match runtime.block_on(serve::run(start)) {
         // What still runs ends with this program, at any instant: what is kept is fit for that.
         Ok(Left::For(next)) => Err(replace(&next)),

@@ -7,7 +7,7 @@
 //! - `engine`: asks the pool, moves with the tiers
 //! - `snapshots`: sessions' pages kept outside the pool, and brought back
 //! - `pulls`: pages from other pools of the cluster; `moves`: sessions that go to them
-//! - `keep`: page memory that outlives the process
+//! - `keep`: page memory that outlives the process; `manager`: what is said to the service manager
 //! - `catalog`: namespaces and sessions across restarts
 //! - `cluster`: the pools that share what they have
 //! - `clock`: what time it is
@@ -31,6 +31,7 @@ mod doors;
 mod engine;
 mod keep;
 mod limits;
+mod manager;
 mod moves;
 mod pulls;
 mod report;

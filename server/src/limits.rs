@@ -2,12 +2,15 @@
 //!
 //! - `cluster`: those of what joins a cluster; `pulls`: those of pages that come from its other pools; `moves`: those of sessions that
 //!   go there
+//! - `keep`: those of memory that outlives the process
 
 mod cluster;
+mod keep;
 mod moves;
 mod pulls;
 
 pub(crate) use cluster::*;
+pub(crate) use keep::*;
 pub(crate) use moves::*;
 pub(crate) use pulls::*;
 use std::time::Duration;
@@ -24,32 +27,8 @@ pub(crate) const SPOKEN_PROTOCOL: u32 =
 pub(crate) const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of the gRPC socket's path.
 pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 100;
-/// Ending of the path at which the keeper of page memory listens, beside the gRPC socket.
-pub(crate) const KEEP_SOCKET_SUFFIX: &str = ".keep";
 /// Ending of the path of the file whose lock a living server has, beside the gRPC socket.
 pub(crate) const PLACE_SUFFIX: &str = ".serving";
-/// Descriptors that a keeper holds: every slab's, its successor's while it is renewed, the slot table's, listening sockets.
-pub(crate) const KEPT_MAX: usize = 2 * turnkv_tier::limits::SLABS_MAX as usize + 1 + KEPT_LISTENING_MAX;
-/// Of these, listening sockets: local, gRPC on Unix and on TCP, metrics; each, while it changes its place, twice.
-pub(crate) const KEPT_LISTENING_MAX: usize = 8;
-/// Bytes of the name of a kept descriptor.
-pub(crate) const KEPT_NAME_BYTES_MAX: usize = 64;
-/// How long a call between a server and its keeper may take.
-pub(crate) const KEEP_CALL_WAIT: Duration = Duration::from_secs(5);
-/// How long a keeper may take to say that it is there, and to end once nobody needs it.
-pub(crate) const KEEP_ASK_WAIT: Duration = Duration::from_secs(2);
-/// How long a keeper that was started may take to listen.
-pub(crate) const KEEP_START_WAIT: Duration = Duration::from_secs(5);
-/// Pause between two looks for it.
-pub(crate) const KEEP_START_PAUSE: Duration = Duration::from_millis(5);
-/// How long a start waits for the server before it to have ended altogether.
-pub(crate) const KEEP_SERVER_WAIT: Duration = Duration::from_secs(15);
-/// The shortest and the longest pause between two tries to have memory kept again, after its keeper was lost or not found; it doubles.
-pub(crate) const KEEP_RETRY_MIN: Duration = Duration::from_secs(1);
-/// The longest.
-pub(crate) const KEEP_RETRY_MAX: Duration = Duration::from_secs(60);
-/// Pause between two looks whether it is there.
-pub(crate) const KEEP_LOOK: Duration = Duration::from_millis(100);
 /// How long another program may take to say what it is, and what it makes of the configuration, before it takes this one's place.
 pub(crate) const UPGRADE_CHECK_MAX: Duration = Duration::from_secs(10);
 /// Pause between two looks whether it has.

@@ -4,6 +4,7 @@
 mod caretaker;
 mod check;
 mod hand_over;
+mod kept;
 mod listeners;
 mod places;
 mod reread;
@@ -11,7 +12,7 @@ mod signals;
 
 use crate::access::Callers;
 use crate::cluster::{Cluster, HoldsPages};
-use crate::config::{KeepDram, Settings};
+use crate::config::Settings;
 use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
 use crate::connections::opening::{Opening, TakesFrames};
@@ -24,8 +25,9 @@ use crate::doors::grpc::{self, Grpc};
 use crate::doors::http;
 use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
-use crate::keep::link::{Keeper, Kept};
-use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS, KEEP_SOCKET_SUFFIX};
+use crate::keep::held::HeldDescriptors;
+use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS};
+use crate::manager::ServiceManager;
 use crate::moves::Mover;
 use crate::pulls::Puller;
 use crate::report::Advise;
@@ -41,13 +43,13 @@ use crate::upgrade::replace::Succession;
 use caretaker::Caretaker;
 use check::{check_start, take_place};
 use hand_over::{Doors, ends, shut, stop_waiting};
+use kept::{free_kept, kept_by};
 use listeners::{Listeners, cannot_listen};
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
-use places::{beside, callers, credentials};
+use places::{callers, credentials};
 use reread::Rereader;
 use signals::Signals;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -65,6 +67,15 @@ pub(crate) struct Start {
     pub(crate) idle: Option<Duration>,
     /// Whose place in this process it takes, until it serves.
     pub(crate) before: Before,
+    /// What came with this process, and what goes to the next program in it.
+    pub(crate) held: HeldDescriptors,
+}
+
+impl Start {
+    /// Who wants to hear how this server is; of a private pool nobody does: it is part of somebody else's service.
+    fn manager(&self) -> Option<ServiceManager> {
+        if self.idle.is_some() { None } else { ServiceManager::of_environment() }
+    }
 }
 
 /// How a server's life ends, if not by an error.
@@ -94,10 +105,11 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     let opening = opening(&start.settings, &supervisor)?;
     make_place(&start.settings.socket)?;
     let place = take_place(&start.settings)?;
-    let (settings, is_private) = (start.settings.clone(), start.idle.is_some());
+    let (settings, held) = (start.settings.clone(), start.held.clone());
+    let kept = kept_by(&settings, &held)?;
     let cluster = settings.cluster.as_ref().map(Cluster::new).transpose()?;
     let joined = cluster.clone();
-    let engine = tokio::task::spawn_blocking(move || Engine::start(settings, keeper, joined)).await??;
+    let engine = tokio::task::spawn_blocking(move || Engine::start(settings, kept, joined)).await??;
     if let Some(cluster) = &cluster {
         cluster.is_of(Arc::downgrade(&engine) as Weak<dyn HoldsPages>);
     }
@@ -112,7 +124,7 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     // Before anybody can find a door open: from then on there is something to finish.
     let mut signals = early.map_or_else(Signals::listen, Ok)?;
     let (stop, stopped) = watch::channel(false);
-    let (idle, before) = (start.idle, start.before.clone());
+    let (idle, before, manager) = (start.idle, start.before.clone(), start.manager());
     let config = start.config.clone();
     let in_force = reread(start, &mut signals, &engine, &supervisor);
     let (upgrades, mut programs) = Upgrades::new(&engine, config, failed_before(), check_start)?;
@@ -121,19 +133,31 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     let doors = house.open(metrics)?;
     before.forget();
     house.upgrades.serve();
+    if let Some(manager) = &manager {
+        manager.serves();
+    }
     tracing::info!(socket = %house.engine.settings.socket.display(), "ready");
 
     let nobody = nobody_left(&house.engine, idle);
     let reason = tokio::select! {
         program = hand_over::asked(&mut programs) => {
-            let next = succession(&house.engine, &in_force, program)?;
+            let next = succession(&house.engine, &in_force, program, held)?;
+            if let Some(manager) = &manager {
+                manager.changes();
+            }
             let left = hand_over::run(&house.engine, doors, &stop, &next.program, signals).await?;
+            if let (false, Some(manager)) = (left, &manager) {
+                manager.leaves();
+            }
             return Ok(if left { Left::For(next) } else { Left::Gone });
         }
         reason = signals.end(nobody, &mut endings) => reason?,
     };
+    if let Some(manager) = &manager {
+        manager.leaves();
+    }
     leave(&house.engine, doors, &stop, reason).await?;
-    if is_private {
+    if idle.is_some() {
         free_kept(&house.engine);
     }
     Ok(Left::Gone)
@@ -161,20 +185,16 @@ async fn leave(
     Ok(())
 }
 
-/// A private pool's memory is kept over its server's crash, and not over its end: whoever used it is gone.
-fn free_kept(engine: &Engine) {
-    let Some(keeper) = engine.keeper() else { return };
-    let freed = keeper.names().iter().try_for_each(|name| keeper.drop_kept(name));
-    if let Err(error) = freed {
-        tracing::warn!(%error, "memory stays taken until its keeper ends");
-    }
-}
-
 /// What is left to a program that takes this one's place.
-fn succession(engine: &Engine, in_force: &Mutex<Settings>, program: Program) -> anyhow::Result<Succession> {
+fn succession(
+    engine: &Engine,
+    in_force: &Mutex<Settings>,
+    program: Program,
+    held: HeldDescriptors,
+) -> anyhow::Result<Succession> {
     let in_force = in_force.lock();
     let settings = in_force.in_force(engine.resize_report().wanted_bytes)?;
-    Ok(Succession { program, settings, start: in_force.keep.start })
+    Ok(Succession { program, settings, start: in_force.keep.start, held })
 }
 
 /// From now on SIGHUP has the configuration read again, where there is a file and the pool is nobody's own. Returns what is in force.
@@ -184,10 +204,12 @@ fn reread(
     engine: &Arc<Engine>,
     supervisor: &Supervisor,
 ) -> Arc<Mutex<Settings>> {
+    let manager = start.manager();
     let settings = Arc::new(Mutex::new(start.settings));
     let Some(path) = start.config.filter(|_| start.idle.is_none()) else { return settings };
     let Some(hangup) = signals.hangup.take() else { return settings };
-    let rereader = Rereader { path, engine: Arc::clone(engine), hangup, settings: Arc::clone(&settings) };
+    let engine = Arc::clone(engine);
+    let rereader = Rereader { path, engine, hangup, settings: Arc::clone(&settings), manager };
     // Not among the tasks that end with the doors.
     drop(supervisor.task("turnkv-reread", rereader.run()));
     settings
@@ -202,7 +224,7 @@ struct House {
     supervisor: Supervisor,
     stopped: watch::Receiver<bool>,
     upgrades: Arc<Upgrades>,
-    /// Held as long as this server lives.
+    /// HeldDescriptors as long as this server lives.
     place: Option<ServingLock>,
 }
 
@@ -211,7 +233,8 @@ impl House {
     fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<Doors> {
         let settings = &self.engine.settings;
         // All or none: somebody who was let in at one door takes this for the server.
-        let sockets = Listeners { keeper: self.engine.keeper(), place: self.place.as_ref() }.all(settings)?;
+        let sockets =
+            Listeners { custody: self.engine.custody(), place: self.place.as_ref() }.all(settings)?;
         let (handle, calls) = (tokio::runtime::Handle::current(), Arc::new(CallSeconds::new()));
         let (connections, callers) = (&self.connections, &self.callers);
         let (unix, file) = sockets.grpc;
@@ -290,24 +313,6 @@ fn make_place(socket: &Path) -> anyhow::Result<()> {
         || format!("cannot create {}, where the sockets are to be", directory.display()),
         "name a place that this user may write to (listen = \"unix:...\")",
     )
-}
-
-/// Who keeps page memory for the next process, and what it kept of the last one's. Without one the server serves as well.
-fn keeper(settings: &Settings) -> Option<Kept> {
-    let (path, without_server) = (beside(&settings.socket, KEEP_SOCKET_SUFFIX), settings.keep.without_server);
-    if settings.keep.dram == KeepDram::Off {
-        // Of a server before, which was kept.
-        if let Err(error) = Keeper::empty(path, without_server) {
-            tracing::warn!(%error, "what was kept of the server before stays until its keeper lets go of it");
-        }
-        return None;
-    }
-    let keeper = Keeper::new(path, without_server);
-    let descriptors = keeper.find().unwrap_or_else(|error| {
-        tracing::warn!(%error, "DRAM begins cold, and nobody keeps it for the next start yet: tried again (keep.dram = \"off\" to not try)");
-        BTreeMap::new()
-    });
-    Some(Kept { keeper, descriptors })
 }
 
 /// Returns once nobody has been connected for so long; never without a time.

@@ -14,6 +14,7 @@
 //! - [`flood`]: connections that want nothing good; [`http2`]: gRPC by hand, for callers that no library would be
 //! - [`gpu`]: a host device with pages in it
 //! - [`local`]: a client that speaks frames by hand; [`heavy`]: the largest legal requests, and a clock beside them
+//! - [`manager`]: a play systemd, which starts servers and keeps what they give it
 //! - [`mapped`]: a client that writes into slots after their commit
 //! - [`pages`]: pages that a test can recognise
 //! - [`proxy`]: a network that fails
@@ -36,6 +37,7 @@ pub mod heavy;
 pub mod http;
 pub mod http2;
 pub mod local;
+pub mod manager;
 pub mod mapped;
 pub mod pages;
 pub mod process;

@@ -1,6 +1,7 @@
 //! A real server process under test. Owns: starting it with a configuration in a directory of its own, signals,
 //! waiting until it answers, and its end. Must not know: the crates inside it.
 
+use crate::manager::Manager;
 use crate::workspace::server_binary;
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,6 +10,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -47,6 +49,8 @@ pub struct Setup {
     pub files_max: Option<u64>,
     /// More of its environment.
     pub environment: Vec<(&'static str, String)>,
+    /// Who starts it and keeps DRAM over its end, in the place of a keeper.
+    pub manager: Option<Arc<Manager>>,
 }
 
 impl Default for Setup {
@@ -68,6 +72,7 @@ impl Default for Setup {
             nvme_dir: None,
             files_max: None,
             environment: Vec::new(),
+            manager: None,
         }
     }
 }
@@ -319,6 +324,12 @@ fn launch(dir: &Path, setup: &Setup) -> anyhow::Result<Child> {
     std::fs::write(&config, config_text(dir, setup))?;
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let binary = server_binary()?;
+    if let Some(manager) = &setup.manager {
+        return manager.start(binary, |command| {
+            command.args(["serve", "--config"]).arg(&config).envs(setup.environment.iter().cloned());
+            command.stdout(Stdio::null()).stderr(log);
+        });
+    }
     let mut command = match setup.files_max {
         None => Command::new(binary),
         Some(files) => {
@@ -361,6 +372,7 @@ fn config_text(dir: &Path, setup: &Setup) -> String {
     // Only who tests that has memory outlive its server, though `auto` is the default: a keeper would hold it for a minute after each of
     // many servers, and a test of what a restart finds on NVMe would find it in DRAM.
     text += match setup.keep {
+        _ if setup.manager.is_some() => "[keep]\ndram = \"systemd\"\n",
         true => "[keep]\ndram = \"auto\"\nwithout_server_ms = 30000\n",
         false => "[keep]\ndram = \"off\"\n",
     };

@@ -43,7 +43,7 @@ fn a_misspelt_key_is_refused_by_name() {
 fn the_unit_fits_the_sample() {
     let unit = read("deploy/turnkv.service");
     for line in [
-        "Type=exec",
+        "Type=notify",
         "LimitMEMLOCK=infinity",
         "User=turnkv",
         "NoNewPrivileges=yes",
@@ -63,6 +63,13 @@ fn the_unit_fits_the_sample() {
     let stop_s = number(&unit, "TimeoutStopSec=");
     let drain_ms = number(&sample, "drain_ms = ");
     assert!(stop_s * 1000 > drain_ms, "systemd would kill a drain of {drain_ms} ms after {stop_s} s");
+    // Slabs of the sample twice, the table, the catalog, four listening sockets, each twice while it moves, and one that stays free.
+    let sizes = sample.replace("GiB\"", "").replace('"', "");
+    let slabs = number(&sizes, "bytes = ") / number(&sizes, "slab_bytes = ");
+    assert!(
+        number(&unit, "FileDescriptorStoreMax=") >= 2 * slabs + 11,
+        "systemd has no room for {slabs} slabs"
+    );
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct KeepFile {
-    /// Who keeps DRAM while no server runs: `auto` (default): a process beside the server, `turnkv keep`; `off`: nobody, so each
-    /// start begins with empty DRAM.
+    /// Who keeps DRAM while no server runs: `auto` (default): a process beside the server, `turnkv keep`; `systemd`: the descriptor
+    /// store of the server's unit; `off`: nobody, so each start begins with empty DRAM.
     dram: Option<KeepDram>,
     /// How long DRAM is kept without a server, ms; default 60000, 1000 to 86400000. Then its memory is free.
     without_server_ms: Option<u64>,
@@ -26,6 +26,8 @@ pub(super) struct KeepFile {
 pub(crate) enum KeepDram {
     /// A process beside the server.
     Auto,
+    /// The service manager that starts it.
+    Systemd,
     /// Nobody.
     Off,
 }

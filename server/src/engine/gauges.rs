@@ -5,6 +5,17 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use turnkv_pool::PoolStats;
 use turnkv_tier::Usage;
 
+/// What is kept for the next start.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct KeptDescriptors {
+    /// Descriptors that are.
+    pub(super) kept: u64,
+    /// Those that whoever keeps has no room for.
+    pub(super) refused: u64,
+    /// Memory is to be kept and is not.
+    pub(super) fails: bool,
+}
+
 /// What is looked at, at one moment.
 pub(super) struct Picture {
     pub(super) pool: PoolStats,
@@ -30,8 +41,7 @@ pub(super) struct Picture {
     pub(super) list_budget_pages: u64,
     pub(super) catalog_fails: bool,
     pub(super) catalogs_set_aside: u64,
-    /// Descriptors that are kept for the next start; none: nobody is to keep any.
-    pub(super) kept_descriptors: Option<u64>,
+    pub(super) kept: KeptDescriptors,
     /// Page bytes written to NVMe for the first time, since start.
     pub(super) first_written_bytes: u64,
 }
@@ -292,13 +302,19 @@ const GAUGES: &[GaugeRow] = &[
         at.route_marks as f64
     }),
     ("turnkv_keep_kept_descriptors", None, "Memory descriptors that are kept for the next start", |at| {
-        at.kept_descriptors.unwrap_or(0) as f64
+        at.kept.kept as f64
     }),
+    (
+        "turnkv_keep_refused_descriptors",
+        None,
+        "Memory descriptors that are to be kept for the next start and that whoever keeps has no room for",
+        |at| at.kept.refused as f64,
+    ),
     (
         "turnkv_keep_failing_servers",
         None,
         "1 while nobody keeps page memory for the next start although somebody is to",
-        |at| f64::from(u8::from(at.kept_descriptors == Some(0))),
+        |at| f64::from(u8::from(at.kept.fails)),
     ),
     (
         "turnkv_keep_waiting_slabs",

@@ -1,6 +1,7 @@
 //! Health: is this pool serving, and what should a person know. Owns: the sentences. Must not know: HTTP.
 
 use super::Engine;
+use super::gauges::KeptDescriptors;
 
 /// What a probe and a person are told.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -57,13 +58,18 @@ impl Engine {
         }
     }
 
-    /// Descriptors that are kept for the next start; none: they are not to be.
-    pub(super) fn kept_descriptors(&self) -> Option<u64> {
-        self.outliving.as_ref().map(|outliving| outliving.count() as u64)
+    /// What is kept for the next start.
+    pub(super) fn kept(&self) -> KeptDescriptors {
+        let Some(outliving) = &self.outliving else { return KeptDescriptors::default() };
+        KeptDescriptors {
+            kept: outliving.count() as u64,
+            refused: outliving.refused() as u64,
+            fails: !outliving.is_kept(),
+        }
     }
 
     /// What an operator should know where nobody keeps what is to be kept.
-    pub(super) fn unkept(&self) -> Option<String> {
+    pub(crate) fn unkept(&self) -> Option<String> {
         self.outliving.as_ref()?.trouble()
     }
 }

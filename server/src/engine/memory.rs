@@ -5,7 +5,7 @@ use super::clients::{Ghost, random_u64};
 use super::outliving::{CATALOG_NAME, Outliving, SlotTableWriter, TABLE_NAME};
 use super::start_plan::{BegunSlab, StartPlan};
 use crate::config::{Bytes, Dram, Settings};
-use crate::keep::link::Kept;
+use crate::keep::custody::Kept;
 use anyhow::Context;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ impl Memory {
         Memory { dram, slabs, ghosts: Vec::new(), outliving: None }
     }
 
-    /// Page memory as it is configured; with what a keeper kept, as far as that fits.
+    /// Page memory as it is configured; with what was kept, as far as that fits.
     pub(crate) fn start(settings: &Settings, kept: Option<Kept>) -> anyhow::Result<Memory> {
         let config = dram_config(settings);
         let memory = match kept {
@@ -93,11 +93,11 @@ fn make(config: &DramConfig, starts: Option<Vec<SlabStart>>) -> anyhow::Result<D
     Ok(dram)
 }
 
-/// Memory that a keeper keeps: what it kept for the server before is gone through first. `saves`: what is saved of sessions is kept
+/// Memory that is kept: what was kept of the server before is gone through first. `saves`: what is saved of sessions is kept
 /// there too.
 fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memory> {
     let began = Instant::now();
-    let Kept { keeper, mut descriptors } = kept;
+    let Kept { custody, mut descriptors } = kept;
     // A start that is refused takes nothing away from the next one.
     DramTier::check_room(config, bytes_of(&descriptors))?;
     let geometry = Geometry::widest(config.slab_bytes);
@@ -111,11 +111,15 @@ fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memor
             StartPlan::of(None, BTreeMap::new(), config.slab_count)
         }
     };
+    if plan.lost > 0 {
+        let slabs = plan.lost;
+        tracing::warn!(slabs, "memory of some slabs was not kept: what was in them alone is recomputed");
+    }
     // Sessions are of the pages that are there.
     plan.catalog = catalog.filter(|_| saves && plan.table.is_some());
     // What does not serve goes first: there may be no memory for both.
-    for name in keeper.names().iter().filter(|name| !plan.keeps(name)) {
-        keeper.drop_kept(name).context("the keeper of page memory")?;
+    for name in custody.names().iter().filter(|name| !plan.keeps(name)) {
+        custody.drop_kept(name).context("who keeps page memory")?;
     }
     plan.clear();
     let starts = plan.starts();
@@ -123,8 +127,8 @@ fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memor
         Ok(dram) => dram,
         Err(error) if plan.found() > 0 => {
             tracing::warn!("DRAM begins cold: the kept memory cannot be taken over ({error:#})");
-            for name in keeper.names() {
-                keeper.drop_kept(&name).context("the keeper of page memory")?;
+            for name in custody.names() {
+                custody.drop_kept(&name).context("who keeps page memory")?;
             }
             plan = StartPlan::of(None, BTreeMap::new(), config.slab_count);
             make(config, None)?
@@ -153,12 +157,12 @@ fn outlive(config: &DramConfig, kept: Kept, saves: bool) -> anyhow::Result<Memor
         }
         kept => kept,
     };
-    let outliving = Outliving::new(keeper, &table, catalog)?;
+    let outliving = Outliving::new(custody, &table, catalog)?;
     let writer = SlotTableWriter::new(table);
     let (slabs, ghosts) = plan.begun();
     let memory = Memory { dram, slabs, ghosts, outliving: Some((outliving, writer)) };
     if let Some((outliving, _)) = &memory.outliving {
-        outliving.keep_all(&memory.dram);
+        outliving.begin(&memory.dram);
     }
     Ok(memory)
 }

@@ -1,9 +1,8 @@
-//! What makes page memory outlive the process while it serves: the slot table is written as slots change, and a keeper has the
-//! descriptors. Owns: both, and trying again when the keeper is lost. Must not know: what a start makes of it (`memory`).
+//! What makes page memory outlive the process while it serves: the slot table is written as slots change, and somebody keeps the
+//! descriptors. Owns: both, and trying again when whoever keeps is lost. Must not know: what a start makes of it (`memory`).
 
 use crate::clock::Clock;
-use crate::keep::link::Keeper;
-use crate::keep::link::unfit::Parted;
+use crate::keep::custody::Custody;
 use crate::limits::{KEEP_CALL_WAIT, KEEP_RETRY_MAX, KEEP_RETRY_MIN};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -22,21 +21,21 @@ pub(crate) struct SlotTableWriter {
     holders: BTreeMap<ClientId, Holder>,
 }
 
-/// The keeper of the descriptors.
+/// The descriptors, and who keeps them.
 pub(crate) struct Outliving {
-    keeper: Keeper,
+    custody: Custody,
     table: OwnedFd,
     /// The memory of sessions, where no disk has them.
     catalog: Option<OwnedFd>,
     /// Names the memory, to clients too.
     memory: u64,
-    /// After the keeper was lost, not tried again before.
+    /// After whoever kept was lost, not tried again before.
     retry: Mutex<Retry>,
-    /// Taken while another keeper takes the place of one that is of no use.
+    /// Taken while what is not kept comes to be kept again.
     turn: Mutex<()>,
 }
 
-/// When a keeper is looked for again.
+/// When that is tried again.
 #[derive(Default)]
 struct Retry {
     at: Duration,
@@ -95,13 +94,17 @@ impl SlotTableWriter {
 }
 
 impl Outliving {
-    /// The descriptors of a table and of slabs are this keeper's to keep.
+    /// The descriptors of a table and of slabs are to be kept there.
     ///
     /// # Errors
     /// The system has no descriptor more.
-    pub(super) fn new(keeper: Keeper, table: &SlotTable, catalog: Option<OwnedFd>) -> io::Result<Outliving> {
+    pub(super) fn new(
+        custody: Custody,
+        table: &SlotTable,
+        catalog: Option<OwnedFd>,
+    ) -> io::Result<Outliving> {
         let (memory, table) = (table.id(), table.fd().try_clone_to_owned()?);
-        Ok(Outliving { keeper, table, catalog, memory, retry: Mutex::default(), turn: Mutex::default() })
+        Ok(Outliving { custody, table, catalog, memory, retry: Mutex::default(), turn: Mutex::default() })
     }
 
     /// Where sessions are saved, as the process before left it; none: a disk has them.
@@ -117,66 +120,82 @@ impl Outliving {
         self.memory
     }
 
-    /// Has everything kept, the table last: without it nothing is.
-    pub(super) fn keep_all(&self, dram: &DramTier) {
-        let keep = || -> io::Result<()> {
-            for slab in 0..dram.numbers() {
-                let Some((region, generation)) = dram.region(slab) else { continue };
-                self.keeper.keep(&slab_name(slab, generation), region.fd())?;
-            }
-            if let Some(catalog) = &self.catalog {
-                self.keeper.keep(CATALOG_NAME, catalog.as_fd())?;
-            }
-            self.keeper.keep(TABLE_NAME, self.table.as_fd())
-        };
-        self.say(keep());
+    /// Has all memory kept, the table last: without it nothing is.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(super) fn keep_all(&self, dram: &DramTier) -> io::Result<()> {
+        let slabs: Vec<_> = (0..dram.numbers())
+            .filter_map(|slab| dram.region(slab).map(|(region, generation)| (slab, generation, region)))
+            .collect();
+        let mut kept: Vec<_> = slabs
+            .iter()
+            .map(|(slab, generation, region)| (slab_name(*slab, *generation), region.fd()))
+            .collect();
+        kept.extend(self.catalog.iter().map(|catalog| (CATALOG_NAME.to_owned(), catalog.as_fd())));
+        kept.push((TABLE_NAME.to_owned(), self.table.as_fd()));
+        self.custody.keep(&kept)
+    }
+
+    /// The same at a start, which goes on without.
+    pub(super) fn begin(&self, dram: &DramTier) {
+        self.say(self.keep_all(dram));
     }
 
     /// A slab is about to have other memory than this.
     pub(super) fn let_go(&self, slab: u32, generation: u32) {
-        self.say(self.keeper.drop_kept(&slab_name(slab, generation)));
+        self.say(self.custody.drop_kept(&slab_name(slab, generation)));
     }
 
     /// A slab has this memory from now on.
     pub(super) fn keep(&self, slab: u32, generation: u32, region: &Region) {
-        self.say(self.keeper.keep(&slab_name(slab, generation), region.fd()));
+        self.say(self.custody.keep(&[(slab_name(slab, generation), region.fd())]));
     }
 
-    /// Who keeps.
-    pub(super) fn keeper(&self) -> &Keeper {
-        &self.keeper
+    /// Where it is kept.
+    pub(super) fn custody(&self) -> &Custody {
+        &self.custody
     }
 
-    /// Descriptors that are kept; 0: nobody keeps any.
+    /// Descriptors that are kept.
     pub(super) fn count(&self) -> usize {
-        self.keeper.count()
+        self.custody.count()
+    }
+
+    /// Descriptors that there is no room for.
+    pub(super) fn refused(&self) -> usize {
+        self.custody.refused()
+    }
+
+    /// Whether the next start would find memory.
+    pub(super) fn is_kept(&self) -> bool {
+        self.custody.keeps(TABLE_NAME)
     }
 
     /// Who keeps, and for how long; none: nobody, or not all of it yet.
     pub(super) fn describe(&self) -> Option<String> {
-        self.keeper.describe().filter(|_| self.keeper.keeps(TABLE_NAME))
+        self.custody.describe().filter(|_| self.is_kept())
     }
 
     /// What an operator should know.
     pub(super) fn trouble(&self) -> Option<String> {
-        let path = self.keeper.path().display();
-        (self.keeper.count() == 0).then(|| {
-            format!(
-                "nobody keeps DRAM for the next start: see that `turnkv keep` can run and listen at {path}"
-            )
-        })
+        let what = match (self.is_kept(), self.refused()) {
+            (true, 0) => return None,
+            (true, _) => "some of DRAM is not kept for the next start",
+            (false, _) => "nobody keeps DRAM for the next start",
+        };
+        Some(format!("{what}: {}", self.custody.trouble()))
     }
 
-    /// Has everything kept again if the keeper is gone, was never there, or is not found where it was. Blocking.
+    /// Has everything kept again where it is not: who keeps is gone, was never there, is not found where it was, or had no room. Blocking.
     pub(super) fn follow(&self, clock: &Clock, dram: &DramTier) {
         let is_due = |retry: &Retry| clock.now() >= retry.at;
         // Noticed at once, also while it is not tried again yet.
-        let (_, Some(_turn)) = (self.keeper.is_gone(), self.turn.try_lock()) else { return };
+        let (_, Some(_turn)) = (self.custody.is_gone(), self.turn.try_lock()) else { return };
         if !is_due(&self.retry.lock()) {
             return;
         }
-        let Some(parted) = self.keeper.part(false) else { return };
-        let found = self.keep_by_another(parted, dram);
+        let Some(found) = self.custody.mend(false, &|| self.keep_all(dram)) else { return };
         {
             let mut retry = self.retry.lock();
             retry.pause = (retry.pause * 2).clamp(KEEP_RETRY_MIN, KEEP_RETRY_MAX);
@@ -184,41 +203,30 @@ impl Outliving {
         }
         match found {
             Err(error) => tracing::warn!(%error, "page memory is not kept for the next start: tried again"),
-            Ok(_) => {
+            Ok(said) => {
                 self.retry.lock().pause = Duration::ZERO;
-                tracing::info!("page memory is kept again");
+                tracing::info!("{said}: page memory is kept again");
             }
         }
     }
 
-    /// Has everything kept by a keeper that answers and that the next server finds: by another one, where this one is of no use. Returns
-    /// what an operator should know of that. Blocking.
+    /// Has everything where the next program in this process finds it: with who keeps it and answers, another one where this one is of no
+    /// use, unless this process hands it down itself. Returns what an operator should know of that. Blocking.
     ///
     /// # Errors
-    /// No such keeper can be had, or it has not all.
+    /// Nobody keeps it, or not all.
     pub(super) fn assure(&self, dram: &DramTier) -> io::Result<Option<String>> {
         let busy = || io::Error::new(io::ErrorKind::TimedOut, "another keeper is being looked for");
-        let _turn = self.turn.try_lock_for(KEEP_CALL_WAIT).ok_or_else(busy)?;
-        let said = self.keeper.part(true).map(|parted| self.keep_by_another(parted, dram)).transpose()?;
-        if !self.keeper.keeps(TABLE_NAME) || !self.keeper.keeps_listening() {
+        let turn = self.turn.try_lock_for(KEEP_CALL_WAIT).ok_or_else(busy);
+        let mended = |_turn| self.custody.mend(true, &|| self.keep_all(dram)).transpose();
+        let said = turn.and_then(mended);
+        if self.custody.hands_down() {
+            return Ok(said.unwrap_or_else(|_| self.trouble()));
+        }
+        let said = said?;
+        if !self.is_kept() || !self.custody.keeps_listening() {
             return Err(io::Error::other("the keeper has not all that it is to keep"));
         }
-        Ok(said)
-    }
-
-    /// Has everything kept by another keeper. Returns what an operator should know.
-    fn keep_by_another(&self, parted: Parted, dram: &DramTier) -> io::Result<String> {
-        self.keeper.find_another(&parted)?;
-        self.keep_all(dram);
-        self.say(self.keeper.keep_listening_again());
-        let said = format!("{}: another one keeps now", parted.why);
-        let said = match parted.dismiss() {
-            None => said,
-            Some(pid) => {
-                format!("{said}, and process {pid} has memory and sockets until it goes on or is ended")
-            }
-        };
-        tracing::info!("{said}");
         Ok(said)
     }
 

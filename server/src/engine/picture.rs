@@ -47,7 +47,7 @@ impl Engine {
             catalog_bytes,
             list_pages: catalog.map_or(0, Catalog::list_chunks) * u64::from(LIST_CHUNK_PAGES),
             list_budget_pages: self.list_chunks_max() * u64::from(LIST_CHUNK_PAGES),
-            kept_descriptors: self.kept_descriptors(),
+            kept: self.kept(),
             first_written_bytes: first,
         }
     }

@@ -229,7 +229,8 @@ impl Engine {
             return refuse(error.to_string());
         }
         let spare = self.resizer.descriptors_spare.load(Ordering::Relaxed);
-        let more = 2 * u64::from(slabs.saturating_sub(self.slabs.dram.slab_count()));
+        let more =
+            (2 + self.held_descriptors()) * u64::from(slabs.saturating_sub(self.slabs.dram.slab_count()));
         if more > spare {
             return refuse(format!(
                 "so many slabs need {more} more open files, and {spare} are left beside connections: raise the limit of open files, lower limits.connections_max, or start with a larger dram.slab_bytes"

@@ -12,7 +12,7 @@ use crate::catalog::{Catalog, CatalogMemory, Owner};
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::config::{Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Settings};
-use crate::keep::link::Kept;
+use crate::keep::custody::Kept;
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
 use parking_lot::Mutex;
@@ -55,10 +55,10 @@ pub(crate) struct KeptOnDisk {
 
 impl Engine {
     /// Builds the engine: memory first, then what the disk still has. Blocking; takes seconds on a large tier.
-    /// `keeper`: asked what was kept of the last process's memory; it keeps ours from then on.
+    /// `kept`: asked what was kept of the last process's memory; ours is kept from then on.
     pub(crate) fn start(
         mut settings: Settings,
-        keeper: impl FnOnce(&Settings) -> Option<Kept>,
+        kept: impl FnOnce(&Settings) -> Option<Kept>,
         cluster: Option<Arc<Cluster>>,
     ) -> anyhow::Result<Arc<Engine>> {
         let clock = Clock::system();
@@ -69,7 +69,7 @@ impl Engine {
             None => None,
         };
         // And the log is ours only once no operation of the last process is in flight on the slabs.
-        let kept = keeper(&settings);
+        let kept = kept(&settings);
         if let Some(kept) = &kept {
             memory::follow_kept(&mut settings.dram, kept);
         }

@@ -36,6 +36,8 @@ pub(super) struct StartPlan {
     over: Vec<(u32, u32)>,
     /// Slots that somebody had mapped, with those who have still.
     mapped: BTreeMap<(u32, u32), Vec<Holder>>,
+    /// Slabs whose memory the table speaks of and that nobody has kept.
+    pub(super) lost: usize,
 }
 
 struct SlabPlan {
@@ -136,7 +138,12 @@ impl StartPlan {
         let known = kept.as_ref().map(|(generation, _)| *generation).max(latest).max(entries.generation);
         // A generation is never used twice with one table: an old entry would speak of new memory.
         let fresh = SlabPlan::fresh(known.map_or(0, |known| known + 1));
-        let Some((generation, fd)) = kept else { return fresh };
+        let Some((generation, fd)) = kept else {
+            let is_latest =
+                |found: &FoundEntry| entries.generation.is_none_or(|latest| found.entry.generation == latest);
+            self.lost += usize::from(entries.sealed.iter().any(is_latest));
+            return fresh;
+        };
         let of_it = entries.sealed.iter().filter(|found| found.entry.generation == generation);
         let namespace = of_it.clone().next().map(|found| found.entry.namespace);
         let alone = of_it.clone().all(|found| Some(found.entry.namespace) == namespace);

@@ -22,7 +22,7 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::config::Settings;
-use crate::keep::link::Keeper;
+use crate::keep::custody::Custody;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -109,13 +109,13 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Who keeps memory, and listening sockets, for the next process.
-    pub(crate) fn keeper(&self) -> Option<&Keeper> {
-        self.outliving.as_ref().map(Outliving::keeper)
+    /// Memory and listening sockets that are kept for the next process; none: none are to be.
+    pub(crate) fn custody(&self) -> Option<&Custody> {
+        self.outliving.as_ref().map(Outliving::custody)
     }
 
-    /// Has memory and listening sockets kept by a keeper that answers, whatever became of the one before. Returns what an operator should
-    /// know of that. None: nobody is to keep anything. Blocking.
+    /// Has memory and listening sockets where the next program in this process finds them, whatever became of who kept them. Returns what an
+    /// operator should know of that. None: nobody is to keep anything. Blocking.
     pub(crate) fn assure_kept(&self) -> Option<std::io::Result<Option<String>>> {
         self.outliving.as_ref().map(|outliving| outliving.assure(&self.slabs.dram))
     }
@@ -180,6 +180,12 @@ impl Engine {
 
     /// File descriptors that the tiers hold or may come to need.
     pub(crate) fn descriptors(&self) -> u64 {
-        self.slabs.dram.descriptors() + self.nvme.as_ref().map_or(0, |nvme| nvme.descriptors())
+        let held = self.held_descriptors() * u64::from(self.slabs.dram.slab_count());
+        self.slabs.dram.descriptors() + held + self.nvme.as_ref().map_or(0, |nvme| nvme.descriptors())
+    }
+
+    /// How often a slab's descriptor is held here once more, for the next program in this process.
+    pub(super) fn held_descriptors(&self) -> u64 {
+        u64::from(self.custody().is_some_and(Custody::hands_down))
     }
 }

@@ -1,11 +1,11 @@
 //! The server's end of its keeper: what it keeps for us, and what it kept for the server before. Owns: finding or starting a keeper,
-//! the calls to it, and noticing that it is gone. Must not know: what the descriptors are of, but that listening sockets are no
-//! memory.
+//! the calls to it, and noticing that it is gone. Must not know: what the descriptors are of.
 //!
 //! - [`unfit`]: a keeper of no use, whose place another takes
 
 pub(crate) mod unfit;
 
+use super::custody::Keeps;
 use super::frames::{DONE, DROP, HELLO, KEEP, KEPT, hello, wrong};
 use crate::limits::{KEEP_CALL_WAIT, KEEP_SERVER_WAIT, KEEP_START_PAUSE, KEEP_START_WAIT};
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -28,25 +28,10 @@ pub(crate) struct Keeper {
     link: Mutex<Link>,
     /// The keeper that this server started last: reaped here when it ends.
     started: Mutex<Option<Child>>,
-    /// Listening sockets of the server before that nobody has taken over yet, by name.
-    found: Mutex<BTreeMap<String, OwnedFd>>,
-    /// Those of this server: kept again by the next keeper when this one is lost.
-    listening: Mutex<BTreeMap<String, OwnedFd>>,
 }
 
 /// What is said of a keeper that says nothing.
 const NO_ANSWER: &str = "the keeper does not answer: another server has it, or it is stopped";
-/// How names of listening sockets begin.
-const LISTENING: &str = "listen-";
-
-/// What a keeper kept for the server before.
-pub(crate) struct Kept {
-    /// It keeps for us from now on.
-    pub(crate) keeper: Keeper,
-    /// By name.
-    pub(crate) descriptors: BTreeMap<String, OwnedFd>,
-}
-
 #[derive(Default)]
 struct Link {
     /// None: the keeper is gone.
@@ -60,27 +45,14 @@ struct Link {
 impl Keeper {
     /// The keeper at a socket, which is not found yet: nothing is kept.
     pub(crate) fn new(path: PathBuf, without_server: Duration) -> Keeper {
-        let (link, started) = (Mutex::default(), Mutex::default());
-        let (found, listening) = (Mutex::default(), Mutex::default());
-        Keeper { path, without_server, link, started, found, listening }
+        Keeper { path, without_server, link: Mutex::default(), started: Mutex::default() }
     }
 
-    /// Finds the keeper, or starts one. Returns the memory that it kept for the server before; listening sockets wait here until they
-    /// are taken over. Blocking.
+    /// The keeper after it was lost, or was not found. What the one that is there now keeps is of no use: it is let go of. Blocking.
     ///
     /// # Errors
-    /// None can be started, it is another user's, it does not answer, or another server has it.
-    pub(crate) fn find(&self) -> io::Result<BTreeMap<String, OwnedFd>> {
-        let mut descriptors = self.connect(KEEP_SERVER_WAIT)?;
-        *self.found.lock() = descriptors.extract_if(.., |name, _| name.starts_with(LISTENING)).collect();
-        Ok(descriptors)
-    }
-
-    /// The same after the keeper was lost, or was not found. What the one that is there now keeps is of no use: it is let go of. Blocking.
-    ///
-    /// # Errors
-    /// As [`Keeper::find`].
-    pub(crate) fn find_again(&self) -> io::Result<()> {
+    /// As [`Keeps::find`].
+    fn find_again(&self) -> io::Result<()> {
         self.connect(KEEP_CALL_WAIT)?.keys().try_for_each(|name| self.drop_kept(name))
     }
 
@@ -152,23 +124,27 @@ impl Keeper {
             ended => Ok(ended.is_none()),
         }
     }
+}
 
-    /// Has a descriptor kept under a name.
+impl Keeps for Keeper {
+    /// Finds the keeper, or starts one.
     ///
     /// # Errors
-    /// It is not kept: the keeper is gone, or keeps too many already.
-    pub(crate) fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let mut link = self.link.lock();
-        link.call(KEEP, name, &[fd])?;
-        link.names.insert(name.to_owned());
+    /// None can be started, it is another user's, it does not answer, or another server has it.
+    fn find(&self) -> io::Result<BTreeMap<String, OwnedFd>> {
+        self.connect(KEEP_SERVER_WAIT)
+    }
+
+    fn keep(&self, kept: &[(String, BorrowedFd<'_>)]) -> io::Result<()> {
+        for (name, fd) in kept {
+            let mut link = self.link.lock();
+            link.call(KEEP, name, &[*fd])?;
+            link.names.insert(name.clone());
+        }
         Ok(())
     }
 
-    /// Lets go of what is kept under a name.
-    ///
-    /// # Errors
-    /// The keeper is gone, and all that it kept with it.
-    pub(crate) fn drop_kept(&self, name: &str) -> io::Result<()> {
+    fn drop_kept(&self, name: &str) -> io::Result<()> {
         let mut link = self.link.lock();
         if !link.names.remove(name) {
             return Ok(());
@@ -176,68 +152,11 @@ impl Keeper {
         link.call(DROP, name, &[])
     }
 
-    /// Names of the memory that is kept.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let link = self.link.lock();
-        link.names.iter().filter(|name| !name.starts_with(LISTENING)).cloned().collect()
+    fn names(&self) -> BTreeSet<String> {
+        self.link.lock().names.clone()
     }
 
-    /// A listening socket of the server before, with its name behind what they all begin with: it is this server's now, or nobody's.
-    pub(crate) fn take_found(&self, kind: &str) -> Option<(String, OwnedFd)> {
-        let begins = format!("{LISTENING}{kind}");
-        let mut found = self.found.lock();
-        let name = found.keys().find(|name| name.starts_with(&begins))?.clone();
-        let fd = found.remove(&name)?;
-        Some((name[LISTENING.len()..].to_owned(), fd))
-    }
-
-    /// Has a listening socket kept: who connects while no server runs waits in it for the next one.
-    pub(crate) fn keep_listening(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let name = format!("{LISTENING}{name}");
-        self.listening.lock().insert(name.clone(), fd.try_clone_to_owned()?);
-        self.keep(&name, fd)
-    }
-
-    /// The same for those that this server has, by a keeper that took the place of another.
-    pub(crate) fn keep_listening_again(&self) -> io::Result<()> {
-        self.listening.lock().iter().try_for_each(|(name, fd)| self.keep(name, fd.as_fd()))
-    }
-
-    /// Lets go of a listening socket.
-    pub(crate) fn stop_listening(&self, name: &str) -> io::Result<()> {
-        let name = format!("{LISTENING}{name}");
-        self.listening.lock().remove(&name);
-        self.drop_kept(&name)
-    }
-
-    /// Lets go of all listening sockets: from now on nobody waits for the next server.
-    pub(crate) fn stop_listening_at_all(&self) -> io::Result<()> {
-        let found = std::mem::take(&mut *self.found.lock());
-        let names: Vec<String> = self.listening.lock().keys().chain(found.keys()).cloned().collect();
-        names.iter().try_for_each(|name| self.drop_kept(name))
-    }
-
-    /// The same for keepers that do not hear it, once no door of this server accepts anybody any more: whatever process has the sockets,
-    /// who connects is refused, and addresses are free.
-    pub(crate) fn shut_listening(&self) {
-        for socket in std::mem::take(&mut *self.listening.lock()).values() {
-            // NOTCONN: it has been shut down already.
-            rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap_or_default();
-        }
-    }
-
-    /// Whether the next server gets every listening socket of this one.
-    pub(crate) fn keeps_listening(&self) -> bool {
-        self.listening.lock().keys().all(|name| self.keeps(name))
-    }
-
-    /// Whether something is kept under a name.
-    pub(crate) fn keeps(&self, name: &str) -> bool {
-        self.link.lock().names.contains(name)
-    }
-
-    /// Whether nothing is kept any more, because the keeper is gone.
-    pub(crate) fn is_gone(&self) -> bool {
+    fn is_gone(&self) -> bool {
         let mut link = self.link.lock();
         let gone = link.socket.as_ref().is_none_or(|socket| socket.peer_is_gone().unwrap_or(false));
         if gone {
@@ -246,13 +165,16 @@ impl Keeper {
         gone
     }
 
-    /// How many descriptors are kept.
-    pub(crate) fn count(&self) -> usize {
-        self.link.lock().names.len()
+    fn replace(&self, asks: bool, keep_all: &dyn Fn() -> io::Result<()>) -> Option<io::Result<String>> {
+        let parted = self.part(asks)?;
+        Some(self.keep_by_another(parted, keep_all))
     }
 
-    /// The process that keeps, and for how long without a server; none: it is gone.
-    pub(crate) fn describe(&self) -> Option<String> {
+    fn hands_down(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> Option<String> {
         if self.is_gone() {
             return None;
         }
@@ -262,9 +184,8 @@ impl Keeper {
         Some(format!("process {} keeps DRAM for up to {seconds} s without a server", peer.pid))
     }
 
-    /// Where it listens.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    fn trouble(&self) -> String {
+        format!("see that `turnkv keep` can run and listen at {}", self.path.display())
     }
 }
 

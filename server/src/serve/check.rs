@@ -5,9 +5,9 @@
 
 use super::listeners::cannot_listen;
 use super::places::{beside, callers, credentials, local_path};
-use crate::config::{self, KeepDram, Settings};
+use crate::config::{self, Settings};
 use crate::engine::Engine;
-use crate::limits::{KEEP_SOCKET_SUFFIX, PLACE_SUFFIX};
+use crate::limits::PLACE_SUFFIX;
 use crate::report::misused;
 use crate::tls::TlsCounters;
 use std::io::ErrorKind;
@@ -22,11 +22,10 @@ use turnkv_transfer::{Listens, ServingLock, in_use, who_listens};
 pub(super) fn check_start(config: Option<&Path>, in_force: &Settings) -> anyhow::Result<()> {
     // What this program makes nothing of may be for the next one, which has been asked for itself.
     let Ok(settings) = config::load(config) else { return Ok(()) };
-    if settings.keep.dram == KeepDram::Off {
-        let todo = "set it to \"auto\" again, or stop this server and start the other";
+    if settings.keep.dram != in_force.keep.dram {
         return Err(misused(
-            "keep.dram is \"off\" in the file: nothing would be kept for the next program",
-            todo,
+            "keep.dram is other than before in the file: the next program would find nothing",
+            "set it as it was, or stop this server and start the other",
         ));
     }
     callers(&settings)?;
@@ -49,8 +48,7 @@ fn check_addresses(settings: &Settings, in_force: &Settings) -> anyhow::Result<(
     if settings.socket == in_force.socket {
         return Ok(());
     }
-    let keeper = beside(&in_force.socket, KEEP_SOCKET_SUFFIX);
-    let what = format!("listen is another path in the file, and what is kept is at {}", keeper.display());
+    let what = format!("listen is another path in the file than {}", in_force.socket.display());
     Err(misused(what, "leave it as it was, or stop this server and start the other"))
 }
 

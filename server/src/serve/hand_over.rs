@@ -96,14 +96,15 @@ pub(super) async fn ends(tasks: Vec<JoinHandle<()>>) {
 
 /// Nobody is to wait for a server that may not come: who connects from now on is refused at once.
 pub(super) fn stop_waiting(engine: &Engine) {
-    if let Some(keeper) = engine.keeper() {
-        keeper.stop_listening_at_all().unwrap_or_else(|error| tracing::debug!(%error, "the keeper is gone"));
+    if let Some(custody) = engine.custody() {
+        let stopped = custody.stop_listening_at_all();
+        stopped.unwrap_or_else(|error| tracing::debug!(%error, "nobody keeps sockets"));
     }
 }
 
 /// The same where a keeper does not answer, once every door has ended.
 pub(super) fn shut(engine: &Engine) {
-    if let Some(keeper) = engine.keeper() {
-        keeper.shut_listening();
+    if let Some(custody) = engine.custody() {
+        custody.shut_listening();
     }
 }

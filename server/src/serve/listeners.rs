@@ -1,9 +1,9 @@
-//! The sockets at which doors listen: those of the server before, where a keeper has them and they are still of the place that is
+//! The sockets at which doors listen: those of the server before, where they were kept and are still of the place that is
 //! configured, else new ones. Owns: that, and that they are kept for the next server. Must not know: what is served at them.
 
 use super::places::local_path;
 use crate::config::Settings;
-use crate::keep::link::Keeper;
+use crate::keep::custody::Custody;
 use crate::limits::TCP_BACKLOG;
 use crate::report::failed;
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ use turnkv_transfer::{LocalListener, ServingLock, SocketFile, bind_unix, listen_
 /// Makes listening sockets.
 pub(super) struct Listeners<'a> {
     /// None: nobody keeps them.
-    pub(super) keeper: Option<&'a Keeper>,
+    pub(super) custody: Option<&'a Custody>,
     /// No other server is here; none: one is that nobody finds.
     pub(super) place: Option<&'a ServingLock>,
 }
@@ -75,7 +75,7 @@ impl Listeners<'_> {
 
     /// What a socket's name says is which file leads to it: whoever connects there waits in it.
     fn unix_of_before(&self, kind: &str, path: &Path, mode: u32) -> Option<(UnixListener, SocketFile)> {
-        let (name, fd) = self.keeper?.take_found(&format!("{kind}-"))?;
+        let (name, fd) = self.custody?.take_found(&format!("{kind}-"))?;
         let serves = || -> io::Result<Option<(UnixListener, SocketFile)>> {
             let file = SocketFile::at(path)?;
             let (device, inode) = file.id();
@@ -95,7 +95,7 @@ impl Listeners<'_> {
     }
 
     fn tcp_of_before(&self, kind: &str, address: SocketAddr) -> Option<std::net::TcpListener> {
-        let (name, fd) = self.keeper?.take_found(kind)?;
+        let (name, fd) = self.custody?.take_found(kind)?;
         let listener = std::net::TcpListener::from(fd);
         let serves = listener.local_addr().is_ok_and(|bound| bound == address)
             && listener.set_nonblocking(true).is_ok();
@@ -103,15 +103,15 @@ impl Listeners<'_> {
     }
 
     fn or_let_go<T>(&self, name: &str, serves: Option<T>) -> Option<T> {
-        if let (None, Some(keeper)) = (&serves, self.keeper) {
-            keeper.stop_listening(name).unwrap_or_else(|error| say(&error));
+        if let (None, Some(custody)) = (&serves, self.custody) {
+            custody.stop_listening(name).unwrap_or_else(|error| say(&error));
         }
         serves
     }
 
     fn keep(&self, name: &str, fd: BorrowedFd<'_>) {
-        if let Some(keeper) = self.keeper {
-            keeper.keep_listening(name, fd).unwrap_or_else(|error| say(&error));
+        if let Some(custody) = self.custody {
+            custody.keep_listening(name, fd).unwrap_or_else(|error| say(&error));
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::config::{Settings, load_again};
 use crate::engine::Engine;
+use crate::manager::ServiceManager;
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -29,6 +30,8 @@ pub(super) struct Rereader {
     pub(super) hangup: Signal,
     /// What is in force.
     pub(super) settings: Arc<Mutex<Settings>>,
+    /// Who wants to hear of it.
+    pub(super) manager: Option<ServiceManager>,
 }
 
 impl Rereader {
@@ -36,7 +39,13 @@ impl Rereader {
     pub(super) async fn run(mut self) -> Result<(), Infallible> {
         while self.hangup.recv().await.is_some() {
             let reading = tokio::task::spawn_blocking(move || {
+                if let Some(manager) = &self.manager {
+                    manager.changes();
+                }
                 self.read();
+                if let Some(manager) = &self.manager {
+                    manager.serves();
+                }
                 self
             });
             match reading.await {

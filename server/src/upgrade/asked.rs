@@ -4,6 +4,7 @@
 use super::program::{Program, not_now};
 use crate::config::Settings;
 use crate::engine::Engine;
+use crate::keep::custody::Custody;
 use crate::limits::{UPGRADE_ASK, UPGRADE_UNDER_WAY_MS};
 use crate::report;
 use parking_lot::Mutex;
@@ -79,10 +80,10 @@ impl Upgrades {
                 "another upgrade is under way: look at its end first",
             ));
         };
-        let engine = self.engine.upgrade().filter(|engine| engine.keeper().is_some());
+        let engine = self.engine.upgrade().filter(|engine| engine.custody().is_some());
         let Some(engine) = engine else {
             return Err(not_now(
-                "nobody keeps memory and sockets for another program: set keep.dram = \"auto\", or stop this one and start the other",
+                "nobody keeps memory and sockets for another program: set keep.dram = \"auto\" or \"systemd\", or stop this one and start the other",
             ));
         };
         let mut program = match named {
@@ -126,13 +127,11 @@ impl Upgrades {
     }
 }
 
-/// The other program gets what a keeper has, and nothing else: without one neither program could serve.
+/// The other program gets what is kept, and nothing else: without it neither program could serve.
 fn assure_kept(engine: &Engine) -> Result<Option<String>, Error> {
     engine.assure_kept().transpose().map(Option::flatten).map_err(|error| {
-        let place = engine.keeper().map(|keeper| keeper.path().display().to_string()).unwrap_or_default();
-        not_now(&format!(
-            "nobody keeps memory and sockets for another program ({error}): see that `turnkv keep` can run and listen at {place}"
-        ))
+        let todo = engine.custody().map(Custody::trouble).unwrap_or_default();
+        not_now(&format!("nobody keeps memory and sockets for another program ({error}): {todo}"))
     })
 }
 

@@ -1,14 +1,18 @@
 //! What the program before left to this one: itself, the settings that it had, and how long this one may take. Owns: taking these,
 //! and the way back, when this program cannot start or does not in time. Must not know: what either serves.
 
-use super::become_other::{BEFORE, FAILED, SETTINGS, START_MS, become_program, leave_settings};
+use super::become_other::{
+    BEFORE, FAILED, KEPT, SETTINGS, START_MS, become_program, leave_settings, read_kept,
+};
 use super::program::cut;
+use crate::keep::held::{HeldDescriptors, listed};
 use crate::limits::CONFIG_BYTES_MAX;
 use crate::report::{self, Advise, misused};
 use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +24,8 @@ pub(crate) struct Inherited {
     pub(crate) before: Before,
     /// With which settings it is to run, where it is the one that is back: the text of a configuration file.
     pub(crate) settings: Option<String>,
+    /// What was left open for it, or given to it by whoever started it.
+    pub(crate) held: HeldDescriptors,
 }
 
 /// The program that had this process before, until this one serves.
@@ -30,6 +36,8 @@ pub(crate) struct Before(Arc<Waiting>);
 struct Waiting {
     program: Mutex<Option<Leaver>>,
     forgotten: Condvar,
+    /// What the one before finds open again.
+    held: HeldDescriptors,
 }
 
 struct Leaver {
@@ -40,34 +48,41 @@ struct Leaver {
     start: Option<Duration>,
 }
 
-/// Takes what the program before left. To be called once, before anything is opened.
+/// Takes what the program before left, and what came from whoever started this process. To be called once, before anything is opened.
 ///
 /// # Errors
 /// What the environment names is not there.
 pub(crate) fn take() -> anyhow::Result<Inherited> {
-    let (before, settings) = (number(BEFORE), number(SETTINGS));
-    let numbers: Vec<RawFd> = [before, settings].into_iter().flatten().collect();
-    if numbers.is_empty() {
-        return Ok(Inherited { before: Before::default(), settings: None });
-    }
-    let todo = format!("do not set {BEFORE} or {SETTINGS}: `turnkv upgrade` does");
-    let taken = take_inherited(&numbers)
-        .advise(|| "there is no descriptor that another program left".to_owned(), &todo)?;
-    let mut taken = taken.into_iter().map(File::from);
-    let program = before.and_then(|_| taken.next());
-    let settings = taken.next();
+    let todo = format!("do not set {BEFORE}, {SETTINGS} or {KEPT}: `turnkv upgrade` does");
+    let missing = || "there is no descriptor that another program left".to_owned();
+    let (before, settings, list) = (number(BEFORE), number(SETTINGS), number(KEPT));
+    let kept = match list {
+        Some(list) => read_kept(list).advise(missing, &todo)?,
+        None => listed(|name| std::env::var(name).ok(), std::process::id()),
+    };
+    let left: Vec<RawFd> = [before, settings, list].into_iter().flatten().collect();
+    let numbers: Vec<RawFd> = left.iter().copied().chain(kept.iter().map(|(fd, _)| *fd)).collect();
+    let mut taken = take_inherited(&numbers).advise(missing, &todo)?.into_iter();
+    let left: Option<Vec<OwnedFd>> = taken.by_ref().take(left.len()).collect();
+    let mut left = left.ok_or(Errno::BADF).advise(missing, &todo)?.into_iter().map(File::from);
+    // Memory that is not there is only cold.
+    let kept = kept.into_iter().zip(taken).filter_map(|((_, name), fd)| Some((name, fd?)));
+    let held = HeldDescriptors::of(kept);
+    let program = before.and_then(|_| left.next());
+    let settings = settings.and_then(|_| left.next());
     match program {
-        // This one is back.
+        // This one is back, or whoever starts programs has started it.
         None => {
             let text = settings.map(read).transpose();
             let text = text.advise(|| "settings that were left cannot be read".to_owned(), &todo)?;
-            Ok(Inherited { before: Before::default(), settings: text })
+            Ok(Inherited { before: Before::default(), settings: text, held })
         }
         Some(program) => {
             let start = number(START_MS).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
             let leaver = Leaver { program, settings, start };
-            let waiting = Waiting { program: Mutex::new(Some(leaver)), forgotten: Condvar::new() };
-            Ok(Inherited { before: Before(Arc::new(waiting)), settings: None })
+            let waiting =
+                Waiting { program: Mutex::new(Some(leaver)), forgotten: Condvar::new(), held: held.clone() };
+            Ok(Inherited { before: Before(Arc::new(waiting)), settings: None, held })
         }
     }
 }
@@ -123,14 +138,14 @@ impl Before {
 
     /// This program cannot start: the one before, if there is one, takes its place again. Returns where there is none.
     pub(crate) fn comes_back(&self, error: anyhow::Error) -> anyhow::Error {
-        // Held until the other one is there: whoever else gives up meanwhile must not end the process.
+        // HeldDescriptors until the other one is there: whoever else gives up meanwhile must not end the process.
         let mut leaver = self.0.program.lock();
         let Some(Leaver { program, settings, .. }) = leaver.take() else { return error };
         let (what, todo) = report::lines(&error);
         tracing::error!(todo, "the new program cannot start: {what}: the one before serves on");
         let settings = settings.as_ref().filter(|settings| stays_open(settings).is_ok());
         let path = PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
-        let failed = become_program(&path, |command| {
+        let failed = become_program(&path, &self.0.held, |command| {
             command.env(FAILED, cut(&format!("{what}; {todo}")));
             leave_settings(command, settings);
         });

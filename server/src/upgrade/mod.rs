@@ -1,5 +1,5 @@
-//! Another program takes this one's place, in the same process: what it finds is what a keeper keeps (page memory, listening sockets)
-//! and what is on disk. Owns: who may be asked for it, the check before, `exec`, and the way back. Must not know: doors, engine.
+//! Another program takes this one's place, in the same process: what it finds is what is kept (page memory, listening sockets), with a
+//! keeper or left open for it, and what is on disk. Owns: who may be asked for it, the check before, `exec`, and the way back. Must not know: doors, engine.
 //!
 //! ```text
 //! asked for --check--> accepted --calls end--> exec --> the new program starts --> serves

@@ -3,6 +3,7 @@
 
 use super::become_other::{BEFORE, FAILED, START_MS, become_program, leave_settings};
 use super::program::{Program, cut};
+use crate::keep::held::HeldDescriptors;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,6 +20,8 @@ pub(crate) struct Succession {
     pub(crate) settings: String,
     /// How long the other may take until it serves.
     pub(crate) start: Duration,
+    /// What it is to find open.
+    pub(crate) held: HeldDescriptors,
 }
 
 /// Has a program take this one's place. Returns only if neither it nor this one can be started.
@@ -29,7 +32,7 @@ pub(crate) fn replace(next: &Succession) -> anyhow::Error {
     let failed = File::open(own).and_then(|file| stays_open(&file).map(|()| file)).map_or_else(
         |error| error,
         |file| {
-            become_program(path, |command| {
+            become_program(path, &next.held, |command| {
                 command.env(BEFORE, file.as_raw_fd().to_string());
                 command.env(START_MS, next.start.as_millis().to_string());
                 leave_settings(command, settings.as_ref().ok());
@@ -38,7 +41,7 @@ pub(crate) fn replace(next: &Succession) -> anyhow::Error {
     );
     let why = cut(&format!("{} does not run: {failed}", path.display()));
     tracing::error!("{why}: this program starts again");
-    let failed = become_program(own, |command| {
+    let failed = become_program(own, &next.held, |command| {
         command.env(FAILED, &why);
         leave_settings(command, settings.as_ref().ok());
     });

@@ -1,11 +1,12 @@
 //! What a program hands to the one that takes its place in the same process. Owns: descriptors that stay open over `exec`, signals
 //! that must not end the process in between. Must not know: which programs, what the descriptors are of.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::io::{Errno, FdFlags};
+use rustix::io::FdFlags;
 use rustix::process::Signal;
 
 /// Lets a descriptor stay open over `exec`.
@@ -16,38 +17,40 @@ pub fn stays_open(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::io::fcntl_setfd(fd, FdFlags::empty())?)
 }
 
-/// Takes the descriptors of these numbers, which the program before was told to leave open for this one; none of them stays open
-/// over the next `exec`. It can be done once, before anything else of this program opens one.
+/// Takes the descriptors of these numbers, which the program before, or whoever started this one, was told to leave open for it; none of
+/// them stays open over the next `exec`. None: no such descriptor was left open, or it is one of the standard streams. It can be done
+/// once, before anything else of this program opens one.
 ///
 /// # Errors
-/// Not the first time; a number that no descriptor has, or one of the standard streams; the same number twice.
-pub fn take_inherited(numbers: &[RawFd]) -> io::Result<Vec<OwnedFd>> {
+/// Not the first time; the same number twice.
+pub fn take_inherited(numbers: &[RawFd]) -> io::Result<Vec<Option<OwnedFd>>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let twice = (1..numbers.len()).any(|at| numbers[..at].contains(&numbers[at]));
+    let mut different = BTreeSet::new();
+    let twice = !numbers.iter().all(|number| different.insert(*number));
     if twice || TAKEN.swap(true, Ordering::AcqRel) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "descriptors are taken over only once"));
     }
-    let mut taken = Vec::with_capacity(numbers.len());
-    for number in numbers {
-        if *number <= 2 {
-            return Err(Errno::BADF.into());
-        }
-        // SAFETY: borrowed for one call, which fails where no descriptor has this number. Only those that are left open over `exec`
-        // are taken: nothing in this program opens such a one, so nobody else owns it.
-        let left_open = unsafe {
-            let fd = BorrowedFd::borrow_raw(*number);
-            !rustix::io::fcntl_getfd(fd)?.contains(FdFlags::CLOEXEC)
-        };
-        if !left_open {
-            return Err(Errno::BADF.into());
-        }
-        // SAFETY: it is open, and the check above says that nobody else in this program owns it; the numbers differ, and this is
-        // done once.
-        let fd = unsafe { OwnedFd::from_raw_fd(*number) };
-        rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
-        taken.push(fd);
+    Ok(numbers.iter().map(|number| take_one(*number)).collect())
+}
+
+/// Called by [`take_inherited`] alone, which sees to it that the numbers differ and that it is done once.
+fn take_one(number: RawFd) -> Option<OwnedFd> {
+    if number <= 2 {
+        return None;
     }
-    Ok(taken)
+    // SAFETY: borrowed for one call, which fails where no descriptor has this number. Only those that are left open over `exec`
+    // are taken: nothing in this program opens such a one, so nobody else owns it.
+    let left_open = unsafe {
+        let fd = BorrowedFd::borrow_raw(number);
+        rustix::io::fcntl_getfd(fd).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
+    };
+    if !left_open {
+        return None;
+    }
+    // SAFETY: it is open, and the check above says that nobody else in this program owns it; the caller's numbers differ, and it asks
+    // once.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).is_ok().then_some(fd)
 }
 
 /// From now on a signal does what it does to a program without a handler.

@@ -27,7 +27,7 @@ pub(crate) struct AdminService {
 impl Admin for AdminService {
     async fn stats(&self, _: Request<wire::StatsRequest>) -> Answer<wire::StatsReply> {
         let notes = self.engine.settings.exposed().into_iter().chain(self.engine.settings_note());
-        let notes = notes.chain(self.upgrades.note()).collect();
+        let notes = notes.chain(self.upgrades.note()).chain(self.engine.unkept()).collect();
         Ok(Response::new(codec::stats::reply(self.engine.stats(), notes)))
     }
 

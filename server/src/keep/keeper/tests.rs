@@ -1,7 +1,8 @@
 //! What is given to a keeper comes back, to its own user's next server only, and for a time.
 
 use super::*;
-use crate::keep::link::{Keeper as KeeperLink, Kept};
+use crate::keep::custody::{Custody, Kept};
+use crate::keep::link::Keeper as KeeperLink;
 use std::io::{Read, Seek, Write};
 use std::thread::JoinHandle;
 
@@ -32,9 +33,9 @@ fn text(fd: OwnedFd) -> String {
 }
 
 fn find(socket: std::path::PathBuf, without_server: Duration) -> std::io::Result<Kept> {
-    let keeper = KeeperLink::new(socket, without_server);
-    let descriptors = keeper.find()?;
-    Ok(Kept { keeper, descriptors })
+    let custody = Custody::new(Box::new(KeeperLink::new(socket, without_server)));
+    let descriptors = custody.find()?;
+    Ok(Kept { custody, descriptors })
 }
 
 #[test]
@@ -45,19 +46,19 @@ fn the_next_server_gets_what_the_last_one_gave_and_a_keeper_without_one_ends() {
     let first = find(socket.clone(), LONG).unwrap();
     assert!(first.descriptors.is_empty());
     for name in ["a", "b", "c"] {
-        first.keeper.keep(name, memory(name).as_fd()).unwrap();
+        first.custody.keep(&[(name.to_owned(), memory(name).as_fd())]).unwrap();
     }
-    first.keeper.keep("b", memory("another b").as_fd()).unwrap();
-    first.keeper.drop_kept("c").unwrap();
-    assert_eq!(first.keeper.count(), 2);
+    first.custody.keep(&[("b".to_owned(), memory("another b").as_fd())]).unwrap();
+    first.custody.drop_kept("c").unwrap();
+    assert_eq!(first.custody.count(), 2);
     drop(first);
     let short = Duration::from_millis(50);
     let next = find(socket.clone(), short).unwrap();
     let found: Vec<(String, String)> =
         next.descriptors.into_iter().map(|(name, fd)| (name, text(fd))).collect();
     assert_eq!(found, [("a".into(), "a".into()), ("b".into(), "another b".into())]);
-    assert!(!next.keeper.is_gone());
-    drop(next.keeper);
+    assert!(!next.custody.is_gone());
+    drop(next.custody);
     thread.join().unwrap().unwrap();
     assert!(!socket.exists(), "its socket goes with it");
 }
@@ -68,7 +69,7 @@ fn a_keeper_that_ends_is_noticed_and_one_that_hears_nonsense_keeps_what_it_has()
     let socket = dir.path().join("k");
     let thread = keeper(&socket, LONG);
     let first = find(socket.clone(), LONG).unwrap();
-    first.keeper.keep("a", memory("kept").as_fd()).unwrap();
+    first.custody.keep(&[("a".to_owned(), memory("kept").as_fd())]).unwrap();
     drop(first);
     for (verb, body) in [(KEEP, &b""[..]), (KEEP, b"name"), (DROP, &[0xFF; 3]), (99, b""), (HELLO, b"x")] {
         let stranger = LocalSocket::connect(&socket, Instant::now() + LONG).unwrap();

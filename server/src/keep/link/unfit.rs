@@ -2,6 +2,7 @@
 //! becomes of it once another one has its place. Must not know: what is kept.
 
 use super::{Keeper, Link, call, file_at};
+use crate::keep::custody::Keeps;
 use crate::keep::frames::{DROP, HELLO, hello};
 use crate::limits::{KEEP_ASK_WAIT, KEEP_START_PAUSE};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -13,7 +14,7 @@ use turnkv_transfer::LocalSocket;
 
 /// Why a keeper is of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unfit {
+enum Unfit {
     /// It has ended, or was never found.
     Gone,
     /// The file of its socket was removed, or another is there.
@@ -23,9 +24,9 @@ pub(crate) enum Unfit {
 }
 
 /// A keeper that this server has parted from. It has what it had until it is dismissed.
-pub(crate) struct Parted {
+pub(super) struct Parted {
     /// Why.
-    pub(crate) why: Unfit,
+    why: Unfit,
     /// None: it has ended.
     socket: Option<LocalSocket>,
     /// Where this server started it itself.
@@ -38,7 +39,7 @@ const NOTHING: &str = "nothing";
 impl Keeper {
     /// Parts from a keeper that is of no use: from now on nobody keeps anything. None: it is as it should be. It is asked only where
     /// `asks` says so. Blocking, for [`KEEP_ASK_WAIT`] at most.
-    pub(crate) fn part(&self, asks: bool) -> Option<Parted> {
+    pub(super) fn part(&self, asks: bool) -> Option<Parted> {
         if self.is_gone() {
             return Some(Parted { why: Unfit::Gone, socket: None, started: None });
         }
@@ -68,8 +69,8 @@ impl Keeper {
     /// Finds or starts another keeper in the place of one that this server has parted from. Blocking.
     ///
     /// # Errors
-    /// As [`Keeper::find`].
-    pub(crate) fn find_another(&self, parted: &Parted) -> io::Result<()> {
+    /// As [`Keeps::find`].
+    fn find_another(&self, parted: &Parted) -> io::Result<()> {
         if parted.why == Unfit::Silent {
             self.clear_place()?;
         }
@@ -78,6 +79,23 @@ impl Keeper {
             Err(error) if error.kind() == io::ErrorKind::TimedOut && self.clear_place()? => self.find_again(),
             found => found,
         }
+    }
+
+    /// Has everything kept by another keeper than one that this server has parted from. Returns what an operator should know.
+    pub(super) fn keep_by_another(
+        &self,
+        parted: Parted,
+        keep_all: &dyn Fn() -> io::Result<()>,
+    ) -> io::Result<String> {
+        self.find_another(&parted)?;
+        keep_all()?;
+        let said = format!("{}: another one keeps now", parted.why);
+        Ok(match parted.dismiss() {
+            None => said,
+            Some(pid) => {
+                format!("{said}, and process {pid} has memory and sockets until it goes on or is ended")
+            }
+        })
     }
 
     /// Removes the file of the socket by which this server found its keeper last. Returns whether it was there.
@@ -96,7 +114,7 @@ impl Keeper {
 impl Parted {
     /// Has it end, because another one has all that it had. Returns the number of a process that goes on to have it: it does not answer,
     /// and it is not this process's own to end. Blocking, for [`KEEP_ASK_WAIT`] twice at most.
-    pub(crate) fn dismiss(self) -> Option<i32> {
+    fn dismiss(self) -> Option<i32> {
         let socket = self.socket?;
         let pid = socket.peer().ok().and_then(|peer| Pid::from_raw(peer.pid));
         // Without a server it keeps for no time from now on. One that is stopped reads this when it goes on.
