@@ -153,6 +153,8 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
         }
         reason = signals.end(nobody, &mut endings) => reason?,
     };
+    // Whoever asks for another program from now on is told that there will be none.
+    programs.close();
     if let Some(manager) = &manager {
         manager.leaves();
     }

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use turnkv_client::{DataPlane, OffloadOptions};
 use turnkv_tests::child::Running;
 use turnkv_tests::http::free_address;
@@ -201,6 +201,34 @@ fn a_stop_at_any_moment_of_an_upgrade_stops() -> Result<()> {
         std::thread::sleep(Duration::from_millis(ms));
         server.signal(Signal::TERM)?;
         server.ended().with_context(|| format!("a SIGTERM after {ms} ms"))?;
+        server.restart()?;
+    }
+    Ok(())
+}
+
+/// Whoever asks for an upgrade of a server that leaves is told so, and not that it has begun: nobody would ever answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_that_is_asked_for_while_the_server_leaves_is_refused() -> Result<()> {
+    // Much is dirty, and goes slowly: only what comes back is written before a server leaves.
+    let nvme = "admit = \"reused\"\ninflight_bytes = \"1MiB\"\n".to_owned();
+    let slow = Setup { dram_mib: 192, nvme_mib: 1024, nvme, engine: "blocking", ..setup()? };
+    let mut server = Server::start(slow)?;
+    for round in 0..2 {
+        let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+        for seed in 0..40 {
+            user.offload(&OffloadOptions::default(), &chain(1 + round * 1_000 + seed, 50)).await?;
+        }
+        let leaving = || server.log().matches("leaving: finishing writes").count();
+        let (before, deadline) = (leaving(), Instant::now() + Duration::from_secs(30));
+        server.signal(Signal::TERM)?;
+        while leaving() == before {
+            ensure!(Instant::now() < deadline, "{}", server.log());
+            std::thread::yield_now();
+        }
+        let said = refused(&server, &["--wait-s", "5"])?;
+        ensure!(said.contains("no upgrade"), "round {round}: {said}\n{}", server.log());
+        ensure!(server.ended()?.success(), "{}", server.log());
+        ensure!(!server.log().contains("left to another program"), "{}", server.log());
         server.restart()?;
     }
     Ok(())

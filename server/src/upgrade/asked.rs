@@ -98,11 +98,11 @@ impl Upgrades {
         if let Some(said) = assure_kept(&engine)? {
             program.add_note(&said);
         }
-        tracing::info!(program = %program.path.display(), version = program.version, note = program.note, "upgrading");
         let taken = self.accepted.try_send(program.clone());
         let under_way =
             |_| Error::busy(UPGRADE_UNDER_WAY_MS, "another upgrade is under way, or the server leaves");
         taken.map_err(under_way)?;
+        tracing::info!(program = %program.path.display(), version = program.version, note = program.note, "upgrading");
         Ok(program)
     }
 
