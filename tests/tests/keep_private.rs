@@ -1,10 +1,12 @@
-//! A private pool's memory survives its server's crash, and is free when its server leaves because nobody uses it.
+//! A private pool's memory survives its server's crash, and is free when its server leaves, because nobody uses it or it was told to.
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use turnkv_client::{DataPlane, OffloadOptions};
 use turnkv_tests::child::Running;
 use turnkv_tests::pages::chain;
@@ -14,12 +16,13 @@ use turnkv_tests::workspace::server_binary;
 const PAGE: u64 = 64 << 10;
 const PAGES: usize = 40;
 
-/// Starts `turnkv serve --embedded` in a folder and waits until it answers.
-fn start(folder: &Path) -> Result<Running> {
+/// The options of a private pool.
+const PRIVATE: &[&str] = &["--embedded", "--embedded-idle-s", "2"];
+
+/// Starts `turnkv serve` in a folder and waits until it answers.
+fn start(folder: &Path, options: &[&str]) -> Result<Running> {
     let mut command = Command::new(server_binary()?);
-    command
-        .args(["serve", "--embedded", "--embedded-idle-s", "2", "--config"])
-        .arg(folder.join("turnkv.toml"));
+    command.arg("serve").args(options).arg("--config").arg(folder.join("turnkv.toml"));
     let log = std::fs::File::options().create(true).append(true).open(folder.join("log"))?;
     let before = ready(folder);
     let mut server = Running::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))?;
@@ -50,23 +53,50 @@ fn kept_slabs(folder: &Path) -> Result<Option<usize>> {
     Ok(Some(files.filter_map(Result::ok).filter(is_slab).count()))
 }
 
+/// Where a server of a test is to be, and its address.
+fn folder() -> Result<(TempDir, String)> {
+    let folder = tempfile::Builder::new().prefix("turnkv-private").tempdir()?;
+    let address = format!("unix:{}", folder.path().join("t.sock").display());
+    let config = format!(
+        "listen = \"{address}\"\n[dram]\nbytes = \"32MiB\"\nlock = false\n[keep]\nwithout_server_ms = 20000\n"
+    );
+    std::fs::write(folder.path().join("turnkv.toml"), config)?;
+    Ok((folder, address))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_frees_a_private_pools_memory_at_once_and_no_other_pools() -> Result<()> {
+    for (options, kept) in [(PRIVATE, 0), (&[][..], 8)] {
+        let (folder, address) = folder()?;
+        let here = folder.path();
+        let mut server = start(here, options)?;
+        // Somebody uses it: it does not leave by itself.
+        let user = User::connect(&address, DataPlane::Shm, PAGE).await?;
+        ensure!(user.offload(&OffloadOptions::default(), &chain(1, PAGES)).await?.stored == PAGES);
+        ensure!(kept_slabs(here)? == Some(8), "{:?} slabs are kept", kept_slabs(here)?);
+        kill_process(Pid::from_raw(server.id().try_into()?).context("pid 0")?, Signal::TERM)?;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while server.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "it does not leave: {}", said(here));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let slabs = kept_slabs(here)?.context("the keeper ends later")?;
+        ensure!(slabs == kept, "{options:?}: {slabs} slabs are kept\n{}", said(here));
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_kept_over_a_crash_and_free_after_the_last_client() -> Result<()> {
-    let folder = tempfile::Builder::new().prefix("turnkv-private").tempdir()?;
-    let (here, socket) = (folder.path(), folder.path().join("t.sock"));
-    let config = format!(
-        "listen = \"unix:{}\"\n[dram]\nbytes = \"32MiB\"\nlock = false\n[keep]\nwithout_server_ms = 20000\n",
-        socket.display()
-    );
-    std::fs::write(here.join("turnkv.toml"), config)?;
-    let address = format!("unix:{}", socket.display());
-    let mut server = start(here)?;
+    let (folder, address) = folder()?;
+    let here = folder.path();
+    let mut server = start(here, PRIVATE)?;
     let user = User::connect(&address, DataPlane::Shm, PAGE).await?;
     ensure!(user.offload(&OffloadOptions::default(), &chain(1, PAGES)).await?.stored == PAGES);
     server.kill()?;
     server.wait()?;
     ensure!(kept_slabs(here)? == Some(8), "{:?} slabs are kept", kept_slabs(here)?);
-    let mut server = start(here)?;
+    let mut server = start(here, PRIVATE)?;
     let report = user.reload(&chain(1, PAGES)).await?; // checks every byte
     ensure!((report.pages, report.from_dram) == (PAGES, PAGES), "{report:?}\n{}", said(here));
     drop(user);
