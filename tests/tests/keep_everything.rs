@@ -1,7 +1,7 @@
 //! Everything at once, and the server killed in the middle of it: writers over shared memory and inline, sessions, pins, prefetch,
 //! reads from NVMe, pages that a process has mapped, room that is made all the time. Whatever was acknowledged is served with its
-//! exact bytes, from DRAM where it just was there; nothing is written into what is mapped; no slot is lost. `TURNKV_KILLS` sets how
-//! many kills (25 unless told).
+//! exact bytes, from DRAM where it just was there; nothing is written into what is mapped; no slot is lost. Before every fourth kill the
+//! keeper is killed as well, and another one has everything. `TURNKV_KILLS` sets how many kills (25 unless told).
 
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
@@ -188,6 +188,9 @@ async fn live_through_kills(policy: &str, last_in_dram: bool) -> Result<String> 
     for kill in 0..kills() {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         tokio::time::sleep(Duration::from_micros(30_000 + (dice >> 33) % 300_000)).await;
+        if kill % 4 == 3 {
+            kill_keeper(&server)?;
+        }
         server.kill()?;
         held.check(kill, "nobody serves")?;
         held.scribble(kill + 1)?;
@@ -219,6 +222,19 @@ async fn live_through_kills(policy: &str, last_in_dram: bool) -> Result<String> 
         kills(),
         stored.len()
     ))
+}
+
+/// Kills the keeper under the load, and waits until another one has everything.
+fn kill_keeper(server: &Server) -> Result<()> {
+    let kept_again = || server.log().matches("page memory is kept again").count();
+    let before = kept_again();
+    server.kill_keeper()?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while kept_again() == before {
+        ensure!(Instant::now() < deadline, "DRAM is not kept again: {}", server.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// What was acknowledged is served: all of what came last, and a sample. How many pages of the former come from DRAM.
