@@ -85,7 +85,8 @@ async fn who_cannot_be_asked_but_asks_is_in_nobodys_way() -> Result<()> {
         first_turn(&users[2], session, hashes).await?;
     }
     // Nothing that the others ask of it arrives; they hear its greetings, and it hears them answer.
-    (linked.cut(0, 2, true), linked.cut(1, 2, true));
+    linked.cut(0, 2, true);
+    linked.cut(1, 2, true);
     for (session, hashes) in &at_2[..3] {
         let found = next_turn(&users[1], session, 1, hashes).await?;
         ensure!(found < PAGES, "{session} was found at a member that cannot be asked");
@@ -98,7 +99,8 @@ async fn who_cannot_be_asked_but_asks_is_in_nobodys_way() -> Result<()> {
     for (session, hashes) in &at_0[3..] {
         next_turn(&users[2], session, 1, hashes).await?;
     }
-    (linked.cut(0, 2, false), linked.cut(1, 2, false));
+    linked.cut(0, 2, false);
+    linked.cut(1, 2, false);
     found_soon(&users[0], &at_2[3..]).await
 }
 
@@ -139,13 +141,15 @@ async fn who_reaches_nobody_says_that_it_is_away_and_is_back_with_care() -> Resu
         Ok(view.members.iter().find(|member| member.name == "pool-2").map(|member| member.state))
     };
     // The link that is left lets it say so, but for the answers: what it asks takes longer than they wait for.
-    (linked.cut(2, 0, true), linked.cut(2, 1, true));
+    linked.cut(2, 0, true);
+    linked.cut(2, 1, true);
     let until = Instant::now() + HEALED_MAX;
     while state(2).await? != Some(MemberState::Away.into()) {
         ensure!(Instant::now() < until, "it does not notice: {:?}", state(2).await?);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    (linked.cut(2, 0, false), linked.cut(2, 1, false));
+    linked.cut(2, 0, false);
+    linked.cut(2, 1, false);
     linked.cluster.agree(&[0, 1, 2], HEALED_MAX).await?;
     for asked in [0, 1, 2] {
         while state(asked).await? != Some(MemberState::Serving.into()) {

@@ -154,11 +154,16 @@ impl Engine {
             instance: parts.instance,
             clock: parts.clock,
         });
-        engine.load_catalog();
-        // What was kept may be more than there is to be, or less: it becomes that while it serves.
-        engine.want_slabs(slab_count);
-        engine.slabs.dram.regions().iter().for_each(|slab| engine.remote.attach(slab));
+        engine.take_up(slab_count);
         Ok(engine)
+    }
+
+    /// Goes on with what was kept, in memory and in the catalog.
+    fn take_up(&self, slab_count: u32) {
+        self.load_catalog();
+        // What was kept may be more than there is to be, or less: it becomes that while it serves.
+        self.want_slabs(slab_count);
+        self.slabs.dram.regions().iter().for_each(|slab| self.remote.attach(slab));
     }
 }
 

@@ -278,10 +278,10 @@ pub(crate) fn calls(known: &Known) -> Vec<Call> {
 fn between_members(known: &Known) -> Vec<Call> {
     let (session, hashes) = (bytes::Bytes::from(vec![3; 16]), pack_hashes(&chain(7, 4)));
     let home = Some(wire::Life { member: known.member, incarnation: 1 });
-    let tip = Some(wire::Tip { home, turn: 2, pages: 4 });
+    let tip = Some(wire::Tip { home, turn: 2, pages: 4, moves: 1 });
     let posts = bytes::Bytes::from(vec![5; 32]);
     let held = vec![wire::HeldPost { post: vec![5; 16].into(), holder: home }];
-    let tips = vec![wire::HomeTip { session: session.clone(), turn: 2, pages: 4 }];
+    let tips = vec![wire::HomeTip { session: session.clone(), turn: 2, pages: 4, moves: 1 }];
     let says = [
         Says::Publish(wire::PublishNote { tips, posts: posts.clone() }),
         Says::Withdraw(wire::WithdrawNote { session: session.clone(), home, turn: 2 }),

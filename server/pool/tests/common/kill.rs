@@ -220,7 +220,7 @@ impl World {
             let (shard, client, left) = (held.shards.first(), held.client, [left(held.client)]);
             let ask = TakeOverAsk { client, left: &left, ns, shard, slots: &slots };
             let stats = self.pool.stats();
-            let is_full = u64::from(stats.leases) >= stats.leases_max;
+            let is_full = stats.leases >= stats.leases_max;
             let taken = self.pool.take_over(ask, self.now).unwrap();
             let again = self.pool.take_over(ask, self.now).unwrap();
             // It has them mapped at another place too, and gives that up at once.
