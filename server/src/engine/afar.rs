@@ -8,6 +8,7 @@
 //! A page that is on its way is known by a mark: two may have one in common. Then a reload waits for a page that does not come, for
 //! a bounded time.
 
+use super::second_copies::SecondCopies;
 use crate::cluster::MemberCard;
 use crate::limits::{PULL_PAGES_MAX, PULLS_MAX, PULLS_WAITING_MAX};
 use parking_lot::Mutex;
@@ -33,6 +34,8 @@ pub(crate) struct Afar {
     pub(crate) waiting_reloads: AtomicU64,
     /// Pulls that found no place.
     pub(crate) refused: AtomicU64,
+    /// Prefixes that came, and that other pools have as well.
+    pub(crate) second_copies: SecondCopies,
 }
 
 /// Pages that are to be brought from another pool.

@@ -193,7 +193,7 @@ impl Engine {
         let bytes = (pull.hashes.len() - pull.here) as u64 * page_bytes;
         let copy = SecondCopy { namespace: pull.namespace, last: *last, keep: pull.here as u32, bytes };
         self.goes_before_others(&copy);
-        let beyond = self.second_copies.came(copy, self.second_copy_bytes_max());
+        let beyond = self.afar.second_copies.came(copy, self.second_copy_bytes_max());
         beyond.iter().for_each(|copy| self.goes_before_others(copy));
     }
 

@@ -135,7 +135,6 @@ impl Engine {
             archived: super::archived::Archived::new(&settings.archive),
             afar: Default::default(),
             moves: Default::default(),
-            second_copies: Default::default(),
             clients,
             freed: Notify::new(),
             waiting_for_slots: AtomicU64::new(0),

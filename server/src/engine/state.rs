@@ -14,7 +14,6 @@ use super::reclaimer::Reclaimer;
 use super::recorder::Recorder;
 use super::remotes::clients::Remotes;
 use super::resizer::Resizer;
-use super::second_copies::SecondCopies;
 use super::slabs::Slabs;
 use super::specs::Specs;
 use super::verifier::Verifier;
@@ -68,8 +67,6 @@ pub(crate) struct Engine {
     pub(crate) archived: Archived,
     /// What other pools of the cluster have, and is on its way.
     pub(crate) afar: Afar,
-    /// Prefixes that other pools have as well.
-    pub(crate) second_copies: SecondCopies,
     /// How far this host is being emptied.
     pub(crate) moves: Moves,
     /// Client processes on this host.

@@ -105,7 +105,7 @@ impl PullCounts {
         self.coming_pages.set(coming as f64);
         self.asked_bytes.set(asked_bytes as f64);
         self.waiting_reloads.set(engine.afar.waiting_reloads.load(Ordering::Relaxed) as f64);
-        self.second_copies.set(engine.second_copies.bytes() as f64);
+        self.second_copies.set(engine.afar.second_copies.bytes() as f64);
         self.second_copies_max.set(engine.second_copy_bytes_max() as f64);
         self.refused.absolute(engine.afar.refused.load(Ordering::Relaxed));
     }
