@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use turnkv_pool::*;
-use turnkv_proto::{BlockHash, NamespaceId, Shards};
+use turnkv_proto::{BlockHash, NamespaceId, SessionId, Shards};
 
 const PAGE: u64 = 4096;
 /// Pages that DRAM holds.
@@ -92,6 +92,25 @@ impl Life {
         self.note();
     }
 
+    /// A session's first turn: four pages.
+    fn turn(&mut self, tree: u8) {
+        let session = SessionId::parse(&tree.to_string()).unwrap();
+        self.pool.begin_turn(self.ns, &session, self.now).unwrap();
+        self.offload(tree);
+        let hashes: Vec<BlockHash> = (0..4).map(|depth| hash(tree, depth)).collect();
+        let end = EndTurn {
+            keep: 0,
+            hashes: &hashes,
+            tail_tokens: 0,
+            expected_return_ms: 0,
+            ttl_ms: 0,
+            priority: 0,
+            last: false,
+        };
+        self.pool.end_turn(self.ns, &session, end, self.now).unwrap();
+        self.note();
+    }
+
     fn use_pages(&mut self, tree: u8) {
         self.now += 10;
         let hashes: Vec<BlockHash> = (0..4).map(|depth| hash(tree, depth)).collect();
@@ -169,5 +188,22 @@ fn learned_policies_keep_the_order_too() {
         let hot: Vec<u8> = (8..16u8).map(|at| at * 7 % 16).collect();
         assert!(left.iter().all(|tree| hot.contains(tree)), "{policy:?}: {left:?} of {hot:?}");
         assert_eq!(left.len(), 8, "{policy:?}: {left:?}");
+    }
+}
+
+#[test]
+fn what_comes_after_a_start_does_not_leave_before_what_was_found() {
+    for policy in [PolicyKind::Lru, PolicyKind::Gittins, PolicyKind::Session] {
+        let mut life = filled(policy).kill(policy);
+        // At once: in the first two seconds a page that was just used may be of a turn that runs.
+        (50..58).for_each(|tree| life.turn(tree));
+        let now = life.now;
+        let missing: Vec<u8> = (50..58)
+            .filter(|tree| life.pool.lookup(life.ns, &[hash(*tree, 0)], now).unwrap().present == 0)
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "{policy:?}: sessions {missing:?} left before pages of the process before"
+        );
     }
 }

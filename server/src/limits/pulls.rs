@@ -20,7 +20,8 @@ pub(crate) const PULL_PAGES_MAX: usize = 1 << 19;
 pub(crate) const PULL_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of pages that one pull asks for at a time: they are readable together. It begins with one page and doubles.
 pub(crate) const PULL_PART_BYTES_MAX: u64 = 16 << 20;
-/// A part that took longer than this is followed by one of half its size: pages are readable so often, however slow the wire is.
+/// A part that took so much longer than the shortest one is followed by one of half its size: pages are readable so often, however
+/// slow the wire is.
 pub(crate) const PULL_PART_MS: u64 = 50;
 /// How long one part may take to come: less than a lease lasts.
 pub(crate) const PULL_PART_WAIT: Duration = Duration::from_secs(5);

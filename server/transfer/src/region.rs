@@ -138,7 +138,7 @@ impl Region {
     }
 
     /// Maps the region that another process, which is gone, made by the same options: its bytes are as that one left
-    /// them. Nothing is touched but what locking touches. What lies scattered is put on huge pages until then.
+    /// them, and stay so. What lies scattered is put on huge pages until then.
     ///
     /// # Errors
     /// As [`Region::from_fd`]; `InvalidInput` also if its size is another one.
@@ -162,6 +162,10 @@ impl Region {
                 collapsed.map_or_else(|why| Granted::No(why.to_string()), |()| Granted::Yes)
             }
         };
+        // What huge pages do at once: what it holds counts as this process's.
+        if options.touch && !huge.is_yes() {
+            region.prefault(0, options.bytes)?;
+        }
         let locked = if options.lock { region.lock() } else { Granted::NotAsked };
         Ok((region, RegionReport { huge, locked }))
     }

@@ -55,6 +55,7 @@ impl Pool {
     /// `until`, so that several namespaces come in one order. True: there are more. What is not whole, or
     /// hangs on nothing, is forgotten by and by (`forget_strangers`); slots of it are free.
     pub fn adopt(&mut self, adoption: &mut Adoption, until: u64) -> bool {
+        self.store.policy_mut().found();
         self.store.call.begin();
         if let Some(slab) = adoption.next_slab() {
             self.take_in(adoption, &slab);
@@ -66,6 +67,7 @@ impl Pool {
     /// Pages that adoptions have taken in were used in this order, before anything that this pool knows of: at most
     /// [`USES_PER_CALL_MAX`] of them.
     pub fn use_again(&mut self, pages: &[PageKey]) {
+        self.store.policy_mut().found();
         self.store.use_again(&pages[..pages.len().min(USES_PER_CALL_MAX)]);
     }
 

@@ -143,8 +143,10 @@ fn kept_memory_is_as_it_was_and_waits_for_no_huge_page() {
     let (in_time, report) = Region::adopt(kept(), &wished, Instant::now() + Duration::from_secs(60)).unwrap();
     // A kernel that gives none says why.
     assert!(report.huge.is_yes() || !report.huge.why_not().unwrap().contains("the next one"), "{report:?}");
+    let touched = RegionOptions { touch: true, ..wished.clone() };
+    let (late_and_touched, _) = Region::adopt(kept(), &touched, Instant::now()).unwrap();
     for at in (0..BYTES).step_by(1 << 20) {
-        for after in [&late, &in_time] {
+        for after in [&late, &in_time, &late_and_touched] {
             assert_eq!(after.slot(at, 2).unwrap().page().to_vec(), [(at >> 20) as u8, 0x5a]);
         }
     }

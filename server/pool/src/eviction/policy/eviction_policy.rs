@@ -76,6 +76,8 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     fn turn_settled(&mut self, _session: u32) {}
     /// The session is forgotten or closed.
     fn session_gone(&mut self, _session: u32) {}
+    /// Pages that an earlier process left come in now: nothing that was used up to this moment was used just now.
+    fn found(&mut self) {}
     /// Nothing is left of a namespace: what is learned at its place from now on is of another one.
     fn namespace_gone(&mut self, _ns: u16) {}
     /// What it has learned of the pool (no namespace), or of one namespace by itself, for the next process.

@@ -61,8 +61,9 @@ pub(crate) struct Learned {
     waiters: Vec<Waiter>,
     /// The run of superseded pages of each namespace.
     victims: Vec<u32>,
-    /// Sessions that came back so far.
+    /// Sessions that came back so far, and when pages of an earlier process came in last.
     returns: u32,
+    found_at: Option<Now>,
 }
 
 impl Learned {
@@ -80,7 +81,13 @@ impl Learned {
             waiters: Vec::new(),
             victims: Vec::new(),
             returns: 0,
+            found_at: None,
         }
+    }
+
+    /// Whether the turn that used a run's pages may still run, for all that is known.
+    fn is_fresh(&self, run: &Run) -> bool {
+        run.is_fresh() && self.found_at.is_none_or(|at| run.since > at)
     }
 
     fn new_run(&mut self, ns: u16, class: WaitClass, phase: Phase, session: u32) -> u32 {
@@ -114,7 +121,7 @@ impl Learned {
             Phase::Victims | Phase::Free => KEY_VICTIMS,
             Phase::InTurn => KEY_IN_TURN,
             // The turn that used these pages may still run: its end says whose they are.
-            Phase::Waiting if self.by_session && run.is_fresh() => KEY_IN_TURN - 1,
+            Phase::Waiting if self.by_session && self.is_fresh(run) => KEY_IN_TURN - 1,
             Phase::Waiting => self.place_of(run.ns, &run.class, usize::from(run.bucket)),
         }
     }
@@ -178,8 +185,7 @@ impl Learned {
             self.open.clear();
             self.open_since = self.now;
         }
-        let found = self.open.iter().find(|(of, kind, _)| (*of, *kind) == (ns, class));
-        if let Some((_, _, run)) = found {
+        if let Some((_, _, run)) = self.open.iter().find(|(of, kind, _)| (*of, *kind) == (ns, class)) {
             return *run;
         }
         let run = self.new_run(ns, class, Phase::Waiting, NONE);
@@ -317,8 +323,7 @@ impl EvictionPolicy for Learned {
     }
 
     fn touch(&mut self, pages: &mut Pages, page: u32) {
-        let run = pages[page].run;
-        if run != NONE && self.runs[run as usize].phase == Phase::InTurn {
+        if self.runs.get(pages[page].run as usize).is_some_and(|run| run.phase == Phase::InTurn) {
             return;
         }
         let class = self.class_of_page(pages, page, 0);
@@ -382,7 +387,7 @@ impl EvictionPolicy for Learned {
         // Only what waits has a chance that was measured; and no turn that never ends keeps others out.
         let run = self.runs.get(pages[page].run as usize);
         run.is_some_and(|run| {
-            run.phase == Phase::Waiting && !run.is_fresh() && run.key > rank + OUTRANK_MARGIN
+            run.phase == Phase::Waiting && !self.is_fresh(run) && run.key > rank + OUTRANK_MARGIN
         })
     }
 
@@ -472,6 +477,10 @@ impl EvictionPolicy for Learned {
     fn check(&self, pages: &Pages) -> Result<(), String> {
         self.chances.check(CHECKED_EVERY)?;
         self.check_runs(pages)
+    }
+
+    fn found(&mut self) {
+        self.found_at = Some(self.now);
     }
 
     fn namespace_gone(&mut self, ns: u16) {
