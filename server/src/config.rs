@@ -11,6 +11,7 @@ mod choices;
 mod cluster;
 mod dram;
 mod error;
+mod events;
 mod keep;
 mod listen;
 mod nvme;
@@ -35,6 +36,8 @@ pub(crate) use cluster::{ClusterMembers, ClusterSettings, ListedMember};
 use dram::DramFile;
 pub(crate) use dram::{DRAM_BYTES_MIN, Dram};
 pub(crate) use error::ConfigError;
+pub(crate) use events::EventsConfig;
+use events::EventsFile;
 use keep::KeepFile;
 pub(crate) use keep::{Keep, KeepDram};
 use listen::check_listen;
@@ -77,6 +80,7 @@ pub(crate) struct File {
     archive: ArchiveFile,
     keep: KeepFile,
     cluster: Option<ClusterFile>,
+    events: Option<EventsFile>,
 }
 
 /// `[limits]`
@@ -152,6 +156,8 @@ pub(crate) struct Settings {
     pub(crate) keep: Keep,
     /// The other pools that share what they have; none: this one is alone.
     pub(crate) cluster: Option<ClusterSettings>,
+    /// What routers are told of pages; none: nothing.
+    pub(crate) events: Option<EventsConfig>,
 }
 
 /// Checked `[limits]`; see the file's keys for what each does.
@@ -233,6 +239,7 @@ impl Settings {
             archive: self.archive.as_file(),
             keep: self.keep.as_file(),
             cluster: self.cluster.as_ref().map(ClusterSettings::as_file),
+            events: self.events.as_ref().map(EventsConfig::as_file),
         }
     }
 }
@@ -262,7 +269,8 @@ impl Settings {
             ("remote.libfabric_provider", self.remote.libfabric_provider.is_empty()),
         ];
         let cluster = self.cluster.as_ref().map_or_else(|| vec![("[cluster]", true)], ClusterSettings::unset);
-        let keys = keys.into_iter().chain(self.archive.unset()).chain(cluster);
+        let events = self.events.as_ref().map_or_else(|| vec![("[events]", true)], EventsConfig::unset);
+        let keys = keys.into_iter().chain(self.archive.unset()).chain(cluster).chain(events);
         keys.filter_map(|(key, unset)| unset.then_some(key)).collect()
     }
 }
@@ -281,6 +289,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
     let archive = ArchiveConfig::check(file.archive)?;
     let keep = Keep::check(&file.keep)?;
     let cluster = file.cluster.map(|cluster| ClusterSettings::check(cluster, file.tcp)).transpose()?;
+    let events = file.events.map(EventsConfig::check).transpose()?;
     Ok(Settings {
         socket: check_listen(file.listen.as_deref())?,
         tcp: file.tcp,
@@ -297,6 +306,7 @@ fn check(file: File) -> Result<Settings, ConfigError> {
         archive,
         keep,
         cluster,
+        events,
     })
 }
 

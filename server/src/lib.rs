@@ -29,6 +29,7 @@ mod config;
 mod connections;
 mod doors;
 mod engine;
+mod events;
 mod keep;
 mod limits;
 mod manager;

@@ -5,11 +5,13 @@
 //! - `keep`: those of memory that outlives the process
 
 mod cluster;
+mod events;
 mod keep;
 mod moves;
 mod pulls;
 
 pub(crate) use cluster::*;
+pub(crate) use events::*;
 pub(crate) use keep::*;
 pub(crate) use moves::*;
 pub(crate) use pulls::*;

@@ -25,6 +25,7 @@ use crate::doors::grpc::{self, Grpc};
 use crate::doors::http;
 use crate::doors::local::LocalDoor;
 use crate::engine::Engine;
+use crate::events::EventDoors;
 use crate::keep::held::HeldDescriptors;
 use crate::limits::{DOORS_END_MAX, EMBEDDED_LOOK_MS};
 use crate::manager::ServiceManager;
@@ -130,7 +131,8 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     let (upgrades, mut programs) = Upgrades::new(&engine, config, failed_before(), check_start)?;
     drop(supervisor.task("turnkv-upgrade", Arc::clone(&upgrades).follow(upgrade)));
     let house = House { engine, connections, callers, opening, supervisor, stopped, upgrades, place };
-    let doors = house.open(metrics)?;
+    let events = event_doors(&house.engine).await?;
+    let doors = house.open(metrics, events)?;
     before.forget();
     house.upgrades.serve();
     if let Some(manager) = &manager {
@@ -232,7 +234,7 @@ struct House {
 
 impl House {
     /// Opens every door.
-    fn open(&self, metrics: PrometheusHandle) -> anyhow::Result<Doors> {
+    fn open(&self, metrics: PrometheusHandle, events: Option<EventDoors>) -> anyhow::Result<Doors> {
         let settings = &self.engine.settings;
         // All or none: somebody who was let in at one door takes this for the server.
         let sockets =
@@ -267,6 +269,11 @@ impl House {
             drop(self.supervisor.task("turnkv-pull", Puller::new(&self.engine, cluster).run()));
             drop(self.supervisor.task("turnkv-move", Mover::new(&self.engine, cluster).run()));
         }
+        if let (Some(events), Some(doors)) = (self.engine.events(), events) {
+            // Not among the tasks: they have no end of their own.
+            drop(self.supervisor.task("turnkv-events", events.run()));
+            drop(self.supervisor.task("turnkv-events-doors", doors.run()));
+        }
         let grpc = Grpc::new(&self.engine, &calls, &budget, &answers, snapshots, &self.upgrades)?;
         let served = grpc.serve_unix(unix, &self.connections, &self.callers, self.stopped.clone());
         let mut tasks = vec![self.supervisor.task("turnkv-grpc-unix", served)];
@@ -292,6 +299,13 @@ impl House {
         drop(self.supervisor.task("turnkv-caretaker", caretaker.run()));
         Ok(Doors { local, framed, tasks, file })
     }
+}
+
+/// Opens the doors of KV events, where there are to be some.
+async fn event_doors(engine: &Engine) -> anyhow::Result<Option<EventDoors>> {
+    let Some(events) = engine.events() else { return Ok(None) };
+    let opened = EventDoors::open(&events).await;
+    opened.map(Some).map_err(|(address, error)| cannot_listen(error, &address, "events"))
 }
 
 /// How TCP is opened: by TLS where there is `[tls]`. Plain TCP off the loopback is said at each start.

@@ -23,7 +23,8 @@ pub async fn page_after_traffic() -> Result<(Server, String)> {
     // A cluster of one, likewise.
     let tcp = steady_address()?;
     let member = format!("{{ id = \"one\", endpoint = \"tcp://{tcp}\" }}");
-    let sections = format!("{archive}[cluster]\nid = \"one\"\nmembers = [{member}]\n");
+    let events = format!("[events]\npublish = \"{}\"\n", free_address()?);
+    let sections = format!("{archive}[cluster]\nid = \"one\"\nmembers = [{member}]\n{events}");
     let keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| (name, "none".to_owned()));
     let (metrics, tcp) = (Some(http.to_string()), Some(tcp.to_string()));
     let setup = Setup { metrics, tcp, sections, environment: keys.to_vec(), ..Setup::default() };

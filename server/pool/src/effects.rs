@@ -3,6 +3,7 @@
 
 use crate::Pool;
 use crate::ids::{NvmePlace, PlaceNote};
+use crate::store::presence::PageChange;
 use crate::store::records::{MappedChange, SlabChange, SlotChange, SlotUse};
 use crate::verbs::slabs::SlabAction;
 
@@ -24,6 +25,8 @@ pub struct Effects {
     pub slabs: Vec<SlabChange>,
     /// Pages in DRAM that were used, in order: noted likewise, for the order in which they would leave.
     pub used: Vec<SlotUse>,
+    /// Whole pages that came to a tier, or left it, in order. Nothing unless that was asked for.
+    pub pages: Vec<PageChange>,
     /// Pages wait to be written that did not before.
     pub writes_ready: bool,
     /// Slots are free, or can be made free, that were not.
@@ -35,9 +38,9 @@ impl Pool {
     pub fn take_effects(&mut self) -> Effects {
         let (notes, writes_ready) = self.store.take_nvme_effects();
         let (slots, mapped, slabs) = self.store.take_changes(&self.namespaces);
-        let used = self.store.take_uses();
+        let (used, pages) = (self.store.take_uses(), self.store.take_presence(&self.namespaces));
         let (renew, freed) = (self.take_renewals(), self.store.call.take_freed());
-        Effects { renew, notes, slots, mapped, slabs, used, writes_ready, freed }
+        Effects { renew, notes, slots, mapped, slabs, used, pages, writes_ready, freed }
     }
 
     fn take_renewals(&mut self) -> Vec<SlabAction> {

@@ -52,6 +52,7 @@ pub use sizing::curve::{CurveTuning, MissRatioCurve};
 pub use stats::{PoolStats, TierGauges};
 pub use store::durable::Durable;
 pub use store::pass::{LiveExtent, Pass, PassNext, PassStep, emptying_gain};
+pub use store::presence::{PageChange, PageTier};
 pub use store::promote::Promotion;
 pub use store::reclaim::{Reclaim, Rewrite};
 pub use store::records::{MappedChange, SlabChange, SlotChange, SlotRecord, SlotUse};

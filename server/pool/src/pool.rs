@@ -63,7 +63,7 @@ use crate::store::Store;
 ///   [`reclaim_verdict`](Pool::reclaim_verdict), [`rewrite`](Pool::rewrite),
 ///   [`rewrite_ended`](Pool::rewrite_ended), [`drop_page`](Pool::drop_page),
 ///   [`allow_rewrites`](Pool::allow_rewrites)
-/// - *Starts*: [`tell_slots`](Pool::tell_slots), [`begin_slab`](Pool::begin_slab), [`begin_absent`](Pool::begin_absent), [`keep_strangers`](Pool::keep_strangers), [`has_strangers`](Pool::has_strangers),
+/// - *Starts*: [`tell_slots`](Pool::tell_slots), [`tell_pages`](Pool::tell_pages), [`begin_slab`](Pool::begin_slab), [`begin_absent`](Pool::begin_absent), [`keep_strangers`](Pool::keep_strangers), [`has_strangers`](Pool::has_strangers),
 ///   [`begin_adoption`](Pool::begin_adoption), [`adopt`](Pool::adopt), [`use_again`](Pool::use_again),
 ///   [`forget_strangers`](Pool::forget_strangers); [`list_start`](Pool::list_start),
 ///   [`restore_session`](Pool::restore_session), [`begin_pin_again`](Pool::begin_pin_again),

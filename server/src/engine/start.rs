@@ -12,6 +12,7 @@ use crate::catalog::{Catalog, CatalogMemory, Owner};
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::config::{Nvme, NvmeAdmit, NvmeCodec, NvmeEngine, Policy, Settings};
+use crate::events::Events;
 use crate::keep::custody::Kept;
 use crate::limits::INLINE_CHUNK_BYTES;
 use anyhow::Context;
@@ -105,6 +106,7 @@ impl Engine {
             (tier, catalog) = (Some(Arc::new(kept.nvme)), Some(kept.catalog));
         }
         let core = Core {
+            events: tell_pages(&settings, &mut pool),
             pool,
             slot_table,
             promotions: promotions::Waiters::default(),
@@ -208,6 +210,13 @@ fn catalog_in_memory(outliving: Option<&Outliving>, clock: &Clock) -> anyhow::Re
     let owner = Owner { id, path: PathBuf::from("(memory)"), is_new: true };
     let catalog = Catalog::open_with(Box::new(CatalogMemory::new(memory)), owner, clock.clone());
     Ok(Some(catalog.context("the catalog of namespaces and sessions in memory")?))
+}
+
+/// Has the pool say which pages come and go, where routers are to be told.
+fn tell_pages(settings: &Settings, pool: &mut Pool) -> Option<Arc<Events>> {
+    let events = Events::new(settings.events.as_ref()?);
+    pool.tell_pages();
+    Some(events)
 }
 
 /// Tells the pool with what its slabs begin, before any namespace is open.

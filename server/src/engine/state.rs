@@ -21,6 +21,7 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::config::Settings;
+use crate::events::Events;
 use crate::keep::custody::Custody;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -111,6 +112,11 @@ impl Engine {
         self.outliving.as_ref().map(Outliving::custody)
     }
 
+    /// Who tells routers of pages, where that is asked for.
+    pub(crate) fn events(&self) -> Option<Arc<Events>> {
+        self.decide().events.clone()
+    }
+
     /// Has memory and listening sockets where the next program in this process finds them, whatever became of who kept them. Returns what an
     /// operator should know of that. None: nobody is to keep anything. Blocking.
     pub(crate) fn assure_kept(&self) -> Option<std::io::Result<Option<String>>> {
@@ -123,6 +129,8 @@ pub(super) struct Core {
     pub(super) pool: Pool,
     /// What slots hold, for the next process; none where memory does not outlive this one.
     pub(super) slot_table: Option<SlotTableWriter>,
+    /// Hears which pages come and go, in the order in which that was decided.
+    pub(super) events: Option<Arc<Events>>,
     pub(super) promotions: Waiters,
     pub(super) durable: DurableWaits,
     /// Bytes handed to the NVMe tier for writing and not completed.
@@ -154,7 +162,10 @@ impl Core {
     /// Takes what follows from the verbs since the last time. What became of slots is noted at once: before anybody else gets
     /// the lock, and before anybody hears of a slot.
     pub(super) fn take_effects(&mut self) -> Effects {
-        let effects = self.pool.take_effects();
+        let mut effects = self.pool.take_effects();
+        if let Some(events) = &self.events {
+            events.tell(std::mem::take(&mut effects.pages));
+        }
         if let Some(table) = &mut self.slot_table {
             table.write(&effects);
         }

@@ -50,6 +50,7 @@ impl Shape {
             archive: ArchiveConfig::default(),
             keep: Keep::nobody(),
             cluster: None,
+            events: None,
             verify: Verify::Tiers,
             policy: match self.policy {
                 0 => Policy::Session,

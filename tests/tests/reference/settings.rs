@@ -14,11 +14,12 @@ use turnkv_tests::workspace::server_binary;
 const SMALL: &str =
     "[nvme]\npath = \"/one\"\nbytes = \"8GiB\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
 const LARGE: &str = "tcp = \"10.0.0.5:1\"\n[dram]\nbytes = \"64GiB\"\n[nvme]\npath = \"/two\"\nbytes = \"1TiB\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
-/// Two members of a cluster. What differs between them has no default of its own.
-const ONE: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"one\"\nendpoint = \"tls://one:1\"\netcd = [\"https://one:2379\"]\n";
-const TWO: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"two\"\nendpoint = \"tls://two:1\"\netcd = [\"https://two:2379\"]\n";
-/// Keys that a `[nvme]`, a `[tls]`, or a `[cluster]` must have.
-const REQUIRED: [&str; 6] = ["nvme.path", "nvme.bytes", "tls.cert", "tls.key", "tls.client_ca", "cluster.id"];
+/// Two members of a cluster that tell of their pages. What differs between them has no default of its own.
+const ONE: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"one\"\nendpoint = \"tls://one:1\"\netcd = [\"https://one:2379\"]\n[events]\npublish = \"127.0.0.1:2\"\n";
+const TWO: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"two\"\nendpoint = \"tls://two:1\"\netcd = [\"https://two:2379\"]\n[events]\npublish = \"127.0.0.1:3\"\n";
+/// Keys that a `[nvme]`, a `[tls]`, a `[cluster]` or an `[events]` must have.
+const REQUIRED: [&str; 7] =
+    ["nvme.path", "nvme.bytes", "tls.cert", "tls.key", "tls.client_ca", "cluster.id", "events.publish"];
 /// Numbers too large for some key; the first that its type takes is refused by its bounds.
 const TOO_LARGE: [&str; 4] = ["9223372036854775807", "4294967295", "65535", "255"];
 
@@ -55,8 +56,9 @@ fn with_member(
     runtime: &str,
 ) -> Result<Vec<(String, Option<String>)>> {
     let mut keys = printed(folder, text, runtime)?;
-    keys.retain(|(key, _)| key != "[cluster]");
-    keys.extend(printed(folder, member, runtime)?.into_iter().filter(|(key, _)| key.starts_with("cluster.")));
+    keys.retain(|(key, _)| key != "[cluster]" && key != "[events]");
+    let of_member = |key: &str| key.starts_with("cluster.") || key.starts_with("events.");
+    keys.extend(printed(folder, member, runtime)?.into_iter().filter(|(key, _)| of_member(key)));
     Ok(keys)
 }
 

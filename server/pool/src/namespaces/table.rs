@@ -77,6 +77,11 @@ impl Namespaces {
         self.places[usize::from(at)].desc.id
     }
 
+    /// Tokens of a page of the namespace that has a place now.
+    pub(crate) fn page_tokens_at(&self, at: u16) -> u32 {
+        self.places[usize::from(at)].desc.page_tokens
+    }
+
     /// What names the namespace that has a place now.
     pub(crate) fn index(&self, at: u16) -> NamespaceIndex {
         NamespaceIndex(at, self.places[usize::from(at)].life)

@@ -14,6 +14,7 @@
 //!   worth their place; `pass`: how it is emptied of them; `adopt`: what is found at a start becomes pages
 //! - `shrink`: slabs that are emptied for good, because DRAM is to be smaller
 //! - `records`: what each slot holds, for whoever keeps a table of that
+//! - `presence`: which pages came to a tier or left it, for whoever tells others of that
 //! - `told`: what it hears of sessions, turns, namespaces and slabs
 //! - `check`: that it all adds up
 
@@ -29,6 +30,7 @@ pub(crate) mod going;
 mod grants;
 mod left;
 pub(crate) mod pass;
+pub(crate) mod presence;
 pub(crate) mod promote;
 pub(crate) mod protection;
 pub(crate) mod reclaim;
@@ -56,6 +58,7 @@ use crate::index::arena::Pages;
 use crate::memory::slots::Slots;
 use crate::nvme::books::Nvme;
 use crate::nvme::found::FoundSlabs;
+use presence::Presence;
 use tally::Tally;
 
 /// Gauges and counters of what goes.
@@ -96,6 +99,8 @@ pub(crate) struct Store {
     nvme: Nvme,
     /// What another process left in DRAM, until its namespace is open.
     found: FoundSlabs,
+    /// Pages that came to a tier, or left it, since that was asked for last.
+    presence: Presence,
 }
 
 impl Store {
@@ -115,6 +120,7 @@ impl Store {
             slots: Slots::new(config.slab_bytes, config.slab_count),
             nvme: Nvme::new(&config),
             found: FoundSlabs::default(),
+            presence: Presence::default(),
             config,
         }
     }

@@ -13,6 +13,7 @@ use crate::limits::TOUCH_ANCESTORS_MAX;
 use crate::memory::slots::SlotState;
 use crate::store::Store;
 use crate::store::going::{Eviction, Removal, Search};
+use crate::store::presence::PageTier;
 
 impl Store {
     /// Whether the page may give up its slots now, and what that means for it.
@@ -158,9 +159,11 @@ impl Store {
         self.relist(index, line, at);
         if self.pages.set_counted(index, COUNTED_DRAM, all_dram) {
             count(&mut self.tally.dram_pages, all_dram);
+            self.note_presence(index, PageTier::Dram, all_dram);
         }
         if self.pages.set_counted(index, COUNTED_NVME, all_nvme) {
             count(&mut self.tally.nvme_pages, all_nvme);
+            self.note_presence(index, PageTier::Nvme, all_nvme);
         }
     }
 

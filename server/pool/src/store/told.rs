@@ -2,11 +2,13 @@
 //! hears it. Must not know: what a session is.
 
 use crate::eviction::policy::TurnFacts;
-use crate::ids::{NvmePlace, PlaceNote};
+use crate::ids::{NONE, NvmePlace, PlaceNote};
 use crate::index::path_end::PathEnd;
 use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{LEAVING_PER_LOOK_MAX, SIFTED_PER_LOOK_MAX};
+use crate::namespaces::table::Namespaces;
 use crate::store::Store;
+use crate::store::presence::{PageChange, PageTier};
 
 impl Store {
     /// Makes room for the namespace opened next.
@@ -102,6 +104,25 @@ impl Store {
     /// The device is gone: nothing goes there any more, and what was there is of no use.
     pub(crate) fn lose_nvme(&mut self) {
         self.nvme.lose();
+    }
+
+    /// From now on it is told which pages are in which tier.
+    pub(crate) fn tell_pages(&mut self) {
+        self.presence.ask();
+    }
+
+    /// A page is in a tier from now on, or is in it no more. Its ancestors are there yet.
+    pub(super) fn note_presence(&mut self, index: u32, tier: PageTier, here: bool) {
+        let entry = &self.pages[index];
+        if self.presence.is_asked() && entry.cell.tail_tokens() == 0 {
+            let parent = (entry.parent != NONE).then(|| self.pages[entry.parent].hash);
+            self.presence.note(entry.ns, entry.hash, parent, tier, here);
+        }
+    }
+
+    /// Which pages came to a tier, or left it, since the last call.
+    pub(crate) fn take_presence(&mut self, namespaces: &Namespaces) -> Vec<PageChange> {
+        self.presence.take(namespaces)
     }
 
     /// Keeps slots free, the write queue short, and room on NVMe: some of it in each call.

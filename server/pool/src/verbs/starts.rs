@@ -16,6 +16,11 @@ impl Pool {
         self.store.tell_changes();
     }
 
+    /// From now on [`Effects`](crate::Effects) say which pages came to a tier, or left it.
+    pub fn tell_pages(&mut self) {
+        self.store.tell_pages();
+    }
+
     /// Before any namespace is open: a slab begins with memory of this generation. `found`: with what another process
     /// left in it.
     pub fn begin_slab(&mut self, slab: u32, generation: u32, found: Option<FoundSlab>) {

@@ -1,0 +1,95 @@
+//! What one message says: changes that belong together are one event. Owns: vLLM's words for it. Must not know: who listens.
+//!
+//! A batch is the array [time, events, rank], an event a map whose `type` names it, as vLLM's `KVEventBatch` is. What vLLM has no
+//! word for, whose pages these are and in which life of the server, is in `ownership`.
+
+use super::pack::Pack;
+use bytes::Bytes;
+use turnkv_pool::{PageChange, PageTier};
+
+/// The bytes of a message. `cleared`: what was known before is nothing any more.
+pub(super) fn batch(time: f64, incarnation: u64, cleared: bool, changes: &[PageChange]) -> Bytes {
+    let groups: Vec<&[PageChange]> = changes.chunk_by(goes_on).collect();
+    let mut pack = Pack::default();
+    pack.array(3).fraction(time).array(groups.len() + usize::from(cleared));
+    if cleared {
+        pack.map(1).text("type").text("AllBlocksCleared");
+    }
+    for group in groups {
+        event(&mut pack, incarnation, group);
+    }
+    pack.nothing();
+    Bytes::from(pack.done())
+}
+
+/// Whether a change belongs to the same event as the one before it.
+fn goes_on(before: &PageChange, change: &PageChange) -> bool {
+    let same =
+        before.namespace == change.namespace && before.tier == change.tier && before.here == change.here;
+    same && (!change.here || change.parent == Some(before.hash))
+}
+
+fn event(pack: &mut Pack, incarnation: u64, group: &[PageChange]) {
+    let Some(first) = group.first() else { return };
+    let medium = match first.tier {
+        PageTier::Dram => "CPU",
+        PageTier::Nvme => "STORAGE",
+    };
+    let names = |pack: &mut Pack| {
+        pack.text("block_hashes").array(group.len());
+        group.iter().for_each(|change| {
+            pack.bytes(&change.hash.0);
+        });
+    };
+    if first.here {
+        pack.map(9).text("type").text("BlockStored");
+        names(pack);
+        pack.text("parent_block_hash");
+        match first.parent {
+            Some(parent) => pack.bytes(&parent.0),
+            None => pack.nothing(),
+        };
+        // Pages are known by their names alone.
+        pack.text("token_ids").array(0).text("block_size").number(first.page_tokens);
+        pack.text("lora_id").nothing().text("lora_name").nothing();
+    } else {
+        pack.map(4).text("type").text("BlockRemoved");
+        names(pack);
+    }
+    let owner = format!("turnkv@{incarnation}@{}", first.namespace);
+    pack.text("medium").text(medium).text("ownership").text(&owner);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use turnkv_proto::{BlockHash, NamespaceId};
+
+    fn change(at: u8, parent: Option<u8>, tier: PageTier, here: bool) -> PageChange {
+        let hash = |at| BlockHash([at; 32]);
+        let (hash, parent) = (hash(at), parent.map(hash));
+        PageChange { namespace: NamespaceId([9; 32]), page_tokens: 16, hash, parent, tier, here }
+    }
+
+    #[test]
+    fn a_chain_is_one_event_and_what_interrupts_it_ends_it() {
+        let (dram, nvme) = (PageTier::Dram, PageTier::Nvme);
+        let changes = [
+            change(1, None, dram, true),
+            change(2, Some(1), dram, true),
+            change(4, Some(3), dram, true),
+            change(1, None, nvme, true),
+            change(4, Some(3), dram, false),
+            change(2, Some(1), dram, false),
+        ];
+        let groups: Vec<usize> = changes.chunk_by(goes_on).map(<[PageChange]>::len).collect();
+        assert_eq!(groups, [2, 1, 1, 2]);
+        let bytes = batch(1.0, 5, true, &changes);
+        assert_eq!(bytes[0], 0x93, "three values");
+        assert_eq!(bytes[10], 0x95, "five events");
+        let count =
+            |word: &str| bytes.windows(word.len()).filter(|window| *window == word.as_bytes()).count();
+        assert_eq!((count("AllBlocksCleared"), count("BlockStored"), count("BlockRemoved")), (1, 3, 1));
+        assert_eq!(count("turnkv@5@"), 4);
+    }
+}
