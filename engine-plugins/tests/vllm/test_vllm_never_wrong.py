@@ -83,7 +83,12 @@ def test_attention_that_cannot_go_on_from_a_prefix_is_left_alone(
     """vLLM's MLA on a CPU prefills as if nothing came before: a loaded prefix would be ignored."""
     model = write_mla(tmp_path / "mla")
     prompt = prompt_of(700, seed=61)
-    truth = start_engine(model)
+    try:
+        truth = start_engine(model)
+    except RuntimeError as error:
+        if "expect weight to be bfloat16" not in str(error):
+            raise
+        pytest.skip("on a CPU with AMX vLLM packs MLA's weights, and cannot do that with those of float32")
     engine = start_engine(model, {"pool": pool_server.address})
     first = turn(engine, prompt)
     longer = prompt + first["tokens"] + prompt_of(50, seed=62)

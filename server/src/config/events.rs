@@ -69,6 +69,13 @@ impl EventsConfig {
         Ok(EventsConfig { publish, replay: file.replay, topic, kept_bytes, insecure })
     }
 
+    /// As it is where only that is said.
+    #[cfg(test)]
+    pub(crate) fn at(publish: SocketAddr) -> EventsConfig {
+        let topic = TOPIC_USUAL.to_owned();
+        EventsConfig { publish, replay: None, topic, kept_bytes: 16 << 20, insecure: false }
+    }
+
     /// The section that says what is in force.
     pub(super) fn as_file(&self) -> EventsFile {
         EventsFile {

@@ -101,3 +101,45 @@ impl Events {
         format!("{}@{}", self.config.topic, self.incarnation).into_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use turnkv_pool::PageTier;
+    use turnkv_proto::{BlockHash, NamespaceId};
+
+    fn changes(count: usize) -> Vec<PageChange> {
+        let change = PageChange {
+            namespace: NamespaceId([1; 32]),
+            page_tokens: 16,
+            hash: BlockHash([2; 32]),
+            parent: None,
+            tier: PageTier::Dram,
+            here: true,
+        };
+        vec![change; count]
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_told_as_nothing_is_known() {
+        let config = EventsConfig::at(std::net::SocketAddr::from(([127, 0, 0, 1], 1)));
+        let events = Events::new(&config);
+        events.publish();
+        let waits = |events: &Events| {
+            let waiting = events.waiting.lock();
+            (waiting.changes.len(), waiting.cleared)
+        };
+        assert_eq!(waits(&events), (0, false), "the begin was told");
+        events.tell(changes(EVENTS_WAITING_MAX));
+        assert_eq!(waits(&events), (EVENTS_WAITING_MAX, false));
+        events.tell(changes(1));
+        assert_eq!(waits(&events), (0, true), "one more, and all are let go of");
+        events.tell(changes(3));
+        assert_eq!(waits(&events), (3, true), "what comes later is told after that");
+        events.tell(changes(2 * EVENTS_WAITING_MAX));
+        assert_eq!(waits(&events), (0, true));
+        let before = *events.next.borrow();
+        events.publish();
+        assert_eq!(*events.next.borrow(), before + 1, "one message says so");
+    }
+}
