@@ -12,7 +12,7 @@ mod signals;
 
 use crate::access::Callers;
 use crate::cluster::{Cluster, HoldsPages};
-use crate::config::Settings;
+use crate::config::{EventsConfig, Settings};
 use crate::connections::accept::Admitting;
 use crate::connections::caps::Caps;
 use crate::connections::opening::{Opening, TakesFrames};
@@ -117,7 +117,8 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     // What is kept may have slabs of another size.
     start.settings.dram = engine.settings.dram.clone();
     Engine::run_threads(&engine, &supervisor)?;
-    let descriptors = engine.descriptors() + engine.settings.archive.descriptors();
+    let events = engine.settings.events.as_ref().map_or(0, EventsConfig::descriptors);
+    let descriptors = engine.descriptors() + engine.settings.archive.descriptors() + events;
     let caps = Caps::of_settings(&engine.settings, descriptors)?;
     engine.spare_descriptors(caps.spare(descriptors));
     let connections = Connections::new(caps);

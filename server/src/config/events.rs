@@ -4,6 +4,7 @@
 use super::bounds::{bad, within};
 use super::bytes::Bytes;
 use super::error::ConfigError;
+use crate::limits::{EVENTS_REPLAYS_MAX, EVENTS_SUBSCRIBERS_MAX};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -74,6 +75,12 @@ impl EventsConfig {
     pub(crate) fn at(publish: SocketAddr) -> EventsConfig {
         let topic = TOPIC_USUAL.to_owned();
         EventsConfig { publish, replay: None, topic, kept_bytes: 16 << 20, insecure: false }
+    }
+
+    /// File descriptors that the doors may need: themselves, and as many connections as may be at them.
+    pub(crate) fn descriptors(&self) -> u64 {
+        let replays = self.replay.map_or(0, |_| 1 + EVENTS_REPLAYS_MAX);
+        (1 + EVENTS_SUBSCRIBERS_MAX + replays) as u64
     }
 
     /// The section that says what is in force.
