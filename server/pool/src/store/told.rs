@@ -113,8 +113,11 @@ impl Store {
 
     /// A page is in a tier from now on, or is in it no more. Its ancestors are there yet.
     pub(super) fn note_presence(&mut self, index: u32, tier: PageTier, here: bool) {
+        if !self.presence.is_asked() {
+            return;
+        }
         let entry = &self.pages[index];
-        if self.presence.is_asked() && entry.cell.tail_tokens() == 0 {
+        if entry.cell.tail_tokens() == 0 {
             let parent = (entry.parent != NONE).then(|| self.pages[entry.parent].hash);
             self.presence.note(entry.ns, entry.hash, parent, tier, here);
         }
