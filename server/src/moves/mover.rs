@@ -61,7 +61,11 @@ impl Mover {
     async fn pass(self: &Arc<Self>) -> u64 {
         let (engine, cluster) = (Arc::clone(&self.engine), Arc::clone(&self.cluster));
         // It looks at every session: not on an async thread.
-        let leaving = spawn_blocking(move || engine.sessions_to_move(&cluster)).await.unwrap_or_default();
+        let looked = spawn_blocking(move || engine.sessions_to_move(&cluster)).await;
+        let leaving = looked.unwrap_or_else(|error| {
+            tracing::error!(%error, "sessions that are to leave could not be looked for");
+            Vec::new()
+        });
         self.engine.moves.pass_began(leaving.len() as u64);
         let (mut offers, mut taken) = (JoinSet::new(), 0);
         let (mut pace, mut since) = (LeavingPace::default(), Instant::now());
