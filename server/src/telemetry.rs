@@ -1,6 +1,7 @@
 //! Telemetry: where logs and metrics go. Owns: installing both once. Must not know: what is logged or counted.
 
 use anyhow::Context;
+use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
@@ -37,6 +38,18 @@ pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &CALL_SECONDS)?
         .install_recorder()
         .context("installing the metrics recorder")
+}
+
+/// A counter, with what it counts.
+pub(crate) fn counted(name: &'static str, help: &'static str) -> Counter {
+    describe_counter!(name, help);
+    counter!(name)
+}
+
+/// A gauge, with what it shows.
+pub(crate) fn shown(name: &'static str, help: &'static str) -> Gauge {
+    describe_gauge!(name, help);
+    gauge!(name)
 }
 
 /// The page of what is told here and now, by a recorder that keeps nothing: for series that come and go with what they are of.

@@ -1,7 +1,8 @@
 //! What is counted of KV events. Owns: the names of the series. Must not know: what an event says.
 
 use crate::limits::{EVENTS_REPLAYS_MAX, EVENTS_SUBSCRIBERS_MAX, EVENTS_WAITING_MAX};
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use crate::telemetry::{counted, shown};
+use metrics::{Counter, Gauge};
 
 /// Handles of what is counted.
 pub(super) struct EventCounts {
@@ -18,39 +19,31 @@ pub(super) struct EventCounts {
 impl EventCounts {
     /// Registers everything once, at start.
     pub(super) fn new() -> EventCounts {
-        let count = |name: &'static str, help: &'static str| {
-            describe_counter!(name, help);
-            counter!(name)
-        };
-        let hold = |name: &'static str, help: &'static str| {
-            describe_gauge!(name, help);
-            gauge!(name)
-        };
-        hold("turnkv_events_limit_waiting_pages", "Page changes that may wait to be published")
+        shown("turnkv_events_limit_waiting_pages", "Page changes that may wait to be published")
             .set(EVENTS_WAITING_MAX as f64);
-        hold("turnkv_events_limit_connections", "Connections that may be at the doors of events")
+        shown("turnkv_events_limit_connections", "Connections that may be at the doors of events")
             .set((EVENTS_SUBSCRIBERS_MAX + EVENTS_REPLAYS_MAX) as f64);
         EventCounts {
-            published: count("turnkv_events_pages_total", "Page changes that were published as KV events"),
-            messages: count("turnkv_events_messages_total", "Messages that these were in"),
-            lost: count(
+            published: counted("turnkv_events_pages_total", "Page changes that were published as KV events"),
+            messages: counted("turnkv_events_messages_total", "Messages that these were in"),
+            lost: counted(
                 "turnkv_events_lost_pages_total",
                 "Page changes that found no room to wait: subscribers were told that nothing is known any more",
             ),
-            skipped: count(
+            skipped: counted(
                 "turnkv_events_skipped_total",
                 "Messages that a subscriber was too slow for: it sees that by their numbers, and can ask for them",
             ),
-            replays: count(
+            replays: counted(
                 "turnkv_events_replays_total",
                 "Questions for messages of before that were answered",
             ),
-            refused: count(
+            refused: counted(
                 "turnkv_events_refused_total",
                 "Connections ended because as many were there as may",
             ),
-            waiting: hold("turnkv_events_waiting_pages", "Page changes that wait to be published"),
-            connections: hold("turnkv_events_connections", "Connections at the doors of events"),
+            waiting: shown("turnkv_events_waiting_pages", "Page changes that wait to be published"),
+            connections: shown("turnkv_events_connections", "Connections at the doors of events"),
         }
     }
 

@@ -4,7 +4,8 @@
 use crate::engine::Engine;
 use crate::engine::moves::MovedOne;
 use crate::limits::{MOVES_MAX, TAKES_MAX};
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use crate::telemetry::shown;
+use metrics::{Counter, Gauge, counter, describe_counter};
 use std::sync::atomic::Ordering;
 
 const OFFERS: &str = "turnkv_cluster_offered_sessions_total";
@@ -21,13 +22,9 @@ pub(super) struct MoveCounts {
 impl MoveCounts {
     /// Registers everything once, at start.
     pub(super) fn new() -> MoveCounts {
-        let hold = |name: &'static str, help: &'static str| {
-            describe_gauge!(name, help);
-            gauge!(name)
-        };
-        hold("turnkv_cluster_limit_moving_operations", "Sessions that may be offered at a time")
+        shown("turnkv_cluster_limit_moving_operations", "Sessions that may be offered at a time")
             .set(MOVES_MAX as f64);
-        hold("turnkv_cluster_limit_taking_operations", "Sessions that may be taken over at a time")
+        shown("turnkv_cluster_limit_taking_operations", "Sessions that may be taken over at a time")
             .set(TAKES_MAX as f64);
         describe_counter!(
             OFFERS,
@@ -39,9 +36,9 @@ impl MoveCounts {
             offers: ["taken", "gone", "no_room", "no_peer", "failed"]
                 .map(|outcome| counter!(OFFERS, "outcome" => outcome)),
             bytes: counter!(bytes),
-            moving: hold("turnkv_cluster_moving_operations", "Sessions that are offered to other members"),
-            taking: hold("turnkv_cluster_taking_operations", "Sessions of others that are being taken over"),
-            left: hold("turnkv_cluster_leaving_sessions", "Sessions that are still to leave this host"),
+            moving: shown("turnkv_cluster_moving_operations", "Sessions that are offered to other members"),
+            taking: shown("turnkv_cluster_taking_operations", "Sessions of others that are being taken over"),
+            left: shown("turnkv_cluster_leaving_sessions", "Sessions that are still to leave this host"),
         }
     }
 

@@ -3,10 +3,8 @@
 use super::fault::PullFault;
 use crate::engine::Engine;
 use crate::limits::{PULL_BYTES_MAX, PULL_PAGES_MAX, PULLS_MAX, PULLS_WAITING_MAX};
-use metrics::{
-    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
-    histogram,
-};
+use crate::telemetry::{counted, shown};
+use metrics::{Counter, Gauge, Histogram, counter, describe_counter, describe_histogram, histogram};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -32,21 +30,13 @@ pub(super) struct PullCounts {
 impl PullCounts {
     /// Registers everything once, at start.
     pub(super) fn new() -> PullCounts {
-        let count = |name: &'static str, help: &'static str| {
-            describe_counter!(name, help);
-            counter!(name)
-        };
-        let hold = |name: &'static str, help: &'static str| {
-            describe_gauge!(name, help);
-            gauge!(name)
-        };
-        hold("turnkv_cluster_pull_limit_running_operations", "Pulls that may be under way")
+        shown("turnkv_cluster_pull_limit_running_operations", "Pulls that may be under way")
             .set(PULLS_MAX as f64);
-        hold("turnkv_cluster_pull_limit_queued_operations", "Pulls that may wait")
+        shown("turnkv_cluster_pull_limit_queued_operations", "Pulls that may wait")
             .set(PULLS_WAITING_MAX as f64);
-        hold("turnkv_cluster_pull_limit_coming_pages", "Pages that may be on their way")
+        shown("turnkv_cluster_pull_limit_coming_pages", "Pages that may be on their way")
             .set(PULL_PAGES_MAX as f64);
-        hold("turnkv_cluster_pull_limit_asked_bytes", "Bytes of pages that may be asked for at a time")
+        shown("turnkv_cluster_pull_limit_asked_bytes", "Bytes of pages that may be asked for at a time")
             .set(PULL_BYTES_MAX as f64);
         describe_counter!(
             FAILURES,
@@ -54,27 +44,33 @@ impl PullCounts {
         );
         describe_histogram!(SECONDS, "Time of pulls that brought all their pages");
         PullCounts {
-            pages: count("turnkv_cluster_pull_pages_total", "Pages that came from other pools"),
-            bytes: count("turnkv_cluster_pull_bytes_total", "Bytes of these"),
-            refused: count("turnkv_cluster_pull_refused_total", "Pulls that found no place: too many waited"),
+            pages: counted("turnkv_cluster_pull_pages_total", "Pages that came from other pools"),
+            bytes: counted("turnkv_cluster_pull_bytes_total", "Bytes of these"),
+            refused: counted(
+                "turnkv_cluster_pull_refused_total",
+                "Pulls that found no place: too many waited",
+            ),
             failures: PullFault::ALL.map(|fault| counter!(FAILURES, "cause" => fault.name())),
             seconds: histogram!(SECONDS),
-            running: hold("turnkv_cluster_pull_running_operations", "Pulls under way"),
-            waiting: hold("turnkv_cluster_pull_queued_operations", "Pulls that wait"),
-            coming_pages: hold("turnkv_cluster_pull_coming_pages", "Pages that are on their way, or will be"),
-            asked_bytes: hold(
+            running: shown("turnkv_cluster_pull_running_operations", "Pulls under way"),
+            waiting: shown("turnkv_cluster_pull_queued_operations", "Pulls that wait"),
+            coming_pages: shown(
+                "turnkv_cluster_pull_coming_pages",
+                "Pages that are on their way, or will be",
+            ),
+            asked_bytes: shown(
                 "turnkv_cluster_pull_asked_bytes",
                 "Bytes of pages that were asked for and have not come",
             ),
-            waiting_reloads: hold(
+            waiting_reloads: shown(
                 "turnkv_cluster_pull_waiting_operations",
                 "Reloads that wait for a page of another pool",
             ),
-            second_copies: hold(
+            second_copies: shown(
                 "turnkv_cluster_second_copy_bytes",
                 "Bytes of prefixes that were pulled from other pools, which have them as well, and may stay like other pages",
             ),
-            second_copies_max: hold("turnkv_cluster_limit_second_copy_bytes", "The most of these"),
+            second_copies_max: shown("turnkv_cluster_limit_second_copy_bytes", "The most of these"),
         }
     }
 

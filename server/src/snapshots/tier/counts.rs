@@ -2,7 +2,8 @@
 
 use crate::engine::Engine;
 use crate::limits::{ARCHIVE_FETCHES_WAITING_MAX, ARCHIVED_PAGES_MAX};
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use crate::telemetry::{counted, shown};
+use metrics::{Counter, Gauge};
 use std::sync::atomic::Ordering;
 
 /// Handles of what is counted.
@@ -27,72 +28,64 @@ pub(super) struct TierCounts {
 impl TierCounts {
     /// Registers everything once, at start.
     pub(super) fn new(queue_max: usize) -> TierCounts {
-        let count = |name: &'static str, help: &'static str| {
-            describe_counter!(name, help);
-            counter!(name)
-        };
-        let hold = |name: &'static str, help: &'static str| {
-            describe_gauge!(name, help);
-            gauge!(name)
-        };
-        hold("turnkv_archive_limit_waiting_sessions", "Sessions that may wait to be archived")
+        shown("turnkv_archive_limit_waiting_sessions", "Sessions that may wait to be archived")
             .set(queue_max as f64);
-        hold("turnkv_archive_limit_fetching_sessions", "Archived sessions that may wait to be brought back")
+        shown("turnkv_archive_limit_fetching_sessions", "Archived sessions that may wait to be brought back")
             .set(ARCHIVE_FETCHES_WAITING_MAX as f64);
-        hold("turnkv_archive_limit_known_pages", "Pages of archived sessions that may be known in memory")
+        shown("turnkv_archive_limit_known_pages", "Pages of archived sessions that may be known in memory")
             .set(ARCHIVED_PAGES_MAX as f64);
         TierCounts {
-            archived_sessions: count(
+            archived_sessions: counted(
                 "turnkv_archive_archived_sessions_total",
                 "Sessions archived by themselves",
             ),
-            superseded_sessions: count(
+            superseded_sessions: counted(
                 "turnkv_archive_superseded_sessions_total",
                 "Archived sessions deleted because a later turn of them was archived",
             ),
-            postponed: count(
+            postponed: counted(
                 "turnkv_archive_postponed_total",
                 "Times that archiving waited because the store did not answer, or refused",
             ),
-            given_up_sessions: count(
+            given_up_sessions: counted(
                 "turnkv_archive_given_up_sessions_total",
                 "Sessions that were to be archived and can not be: a log line says why",
             ),
-            fetched_sessions: count(
+            fetched_sessions: counted(
                 "turnkv_archive_fetched_sessions_total",
                 "Archived sessions of which pages were brought back for a turn",
             ),
-            fetched_pages: count(
+            fetched_pages: counted(
                 "turnkv_archive_fetched_pages_total",
                 "Pages brought back from the archive for a turn",
             ),
-            failed_fetches: count(
+            failed_fetches: counted(
                 "turnkv_archive_failed_fetches_total",
                 "Archived sessions that a turn wanted and that could not be brought back",
             ),
-            refused_fetches: count(
+            refused_fetches: counted(
                 "turnkv_archive_refused_fetches_total",
                 "Times that a turn wanted an archived session and too many waited",
             ),
-            unlisted_sessions: hold(
+            unlisted_sessions: shown(
                 "turnkv_archive_unlisted_sessions",
                 "Archived sessions that turns do not find because there is no room to know them",
             ),
-            known_sessions: hold("turnkv_archive_known_sessions", "Archived sessions that turns find"),
-            known_pages: hold(
+            known_sessions: shown("turnkv_archive_known_sessions", "Archived sessions that turns find"),
+            known_pages: shown(
                 "turnkv_archive_known_pages",
                 "Pages of archived sessions that turns find, a shared one in each",
             ),
-            waiting_sessions: hold("turnkv_archive_waiting_sessions", "Sessions that wait to be archived"),
-            waiting_fetches: hold(
+            waiting_sessions: shown("turnkv_archive_waiting_sessions", "Sessions that wait to be archived"),
+            waiting_fetches: shown(
                 "turnkv_archive_fetching_sessions",
                 "Archived sessions that wait to be brought back",
             ),
-            waiting_reloads: hold(
+            waiting_reloads: shown(
                 "turnkv_archive_waiting_operations",
                 "Reloads that wait for pages that only the archive has",
             ),
-            distrusting: hold(
+            distrusting: shown(
                 "turnkv_archive_distrusting_servers",
                 "1: turns are not told of the archive for now, because its store does not answer, or is slow",
             ),
