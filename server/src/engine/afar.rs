@@ -105,9 +105,14 @@ impl Pull {
 }
 
 impl Afar {
-    /// Has pages brought, those that no other pull brings already. False: there are too many.
+    /// Has pages brought, those that no other pull brings already: of a prefix none if one brings its last page, and so all before it.
+    /// False: there are too many.
     pub(crate) fn begin(&self, mut pull: Pull) -> bool {
         let mut state = self.state.lock();
+        let is_brought = |last| state.pages.contains_key(&mark(&pull.namespace, last));
+        if pull.session.is_none() && pull.hashes.last().is_some_and(is_brought) {
+            return true;
+        }
         let coming = pull.hashes.len().saturating_sub(pull.here);
         if state.waiting.len() >= PULLS_WAITING_MAX || state.pages.len() + coming > PULL_PAGES_MAX {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -157,14 +162,19 @@ impl Afar {
         self.bell.notify_one();
     }
 
+    /// Whether any page may be on its way.
+    pub(super) fn has_any(&self) -> bool {
+        self.has_any.load(Ordering::Acquire)
+    }
+
     /// Whether a page is on its way.
     pub(super) fn is_coming(&self, namespace: &NamespaceId, hash: &BlockHash) -> bool {
-        self.has_any.load(Ordering::Acquire) && self.state.lock().pages.contains_key(&mark(namespace, hash))
+        self.has_any() && self.state.lock().pages.contains_key(&mark(namespace, hash))
     }
 
     /// Somebody here has computed a page: the pull that brings it lets go of it. False: none does.
     pub(super) fn give_way(&self, namespace: &NamespaceId, hash: &BlockHash) -> bool {
-        if !self.has_any.load(Ordering::Acquire) {
+        if !self.has_any() {
             return false;
         }
         let state = self.state.lock();
@@ -178,7 +188,7 @@ impl Afar {
 
     /// How many leading ones of these are.
     pub(super) fn coming(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> usize {
-        if !self.has_any.load(Ordering::Acquire) {
+        if !self.has_any() {
             return 0;
         }
         let state = self.state.lock();
@@ -187,7 +197,7 @@ impl Afar {
 
     /// How many pages a session has, if some of them are on their way.
     pub(super) fn pages_of(&self, namespace: &NamespaceId, session: &SessionId) -> Option<usize> {
-        if !self.has_any.load(Ordering::Acquire) {
+        if !self.has_any() {
             return None;
         }
         let state = self.state.lock();

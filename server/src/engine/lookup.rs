@@ -27,15 +27,14 @@ impl Engine {
     /// what only the archive has where a reload waits for it.
     pub(crate) fn lookup(&self, ask: &Lookup) -> Result<Found, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
-        let now = self.now();
-        let hashes = self.hashes_of(ns, &ask.pages)?;
-        let mut found = self.look(ns, &hashes, now)?;
         self.metrics.lookups.increment(1);
-        if let PagesOf::Hashes(hashes) = &ask.pages {
-            let beyond = |present: u32| hashes.get(present as usize..).unwrap_or_default();
-            found.present += self.afar_after(&ask.namespace, beyond(found.present));
-            found.present += self.archived_after(&ask.namespace, beyond(found.present));
-        }
+        let PagesOf::Hashes(hashes) = &ask.pages else {
+            return self.look(ns, &self.hashes_of(ns, &ask.pages)?, self.now());
+        };
+        let (mut found, coming) = self.look_with_coming(ns, &ask.namespace, hashes)?;
+        found.present += coming;
+        let beyond = hashes.get(found.present as usize..).unwrap_or_default();
+        found.present += self.archived_after(&ask.namespace, beyond);
         Ok(found)
     }
 

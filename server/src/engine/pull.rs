@@ -13,8 +13,8 @@ use crate::cluster::{Cluster, MemberCard, Where};
 use crate::limits::{FIND_TURN_WAIT, PULL_PAGE_WAIT, SECOND_COPY_PERCENT_MAX};
 use std::sync::Arc;
 use turnkv_cluster::Tip;
-use turnkv_pool::{LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
-use turnkv_proto::{BlockHash, NamespaceId, SessionId};
+use turnkv_pool::{Found, LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
+use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 
 impl Engine {
     /// Before a turn begins here: where the session's last one ended, if that was not here, and its pages on their way from there.
@@ -75,8 +75,10 @@ impl Engine {
     pub(crate) async fn find_prefix(&self, ask: &Lookup) {
         let (Some(cluster), PagesOf::Hashes(hashes)) = (self.cluster(), &ask.pages) else { return };
         let namespace = &ask.namespace;
-        let Ok(here) = self.present_pages(namespace, hashes) else { return };
-        if hashes.get(here).is_none_or(|next| self.afar.is_coming(namespace, next)) {
+        let Ok(ns) = self.find_namespace(namespace) else { return };
+        let Ok((found, coming)) = self.look_with_coming(ns, namespace, hashes) else { return };
+        let here = found.present as usize;
+        if coming > 0 || here == hashes.len() {
             return;
         }
         let Some((member, held)) = cluster.holder_of(namespace, hashes, here, None).await else { return };
@@ -143,9 +145,28 @@ impl Engine {
         self.list_here(self.find_namespace(namespace).ok()?, None, hashes)
     }
 
-    /// How many of these pages, which follow those that are here, are on their way from another pool.
-    pub(super) fn afar_after(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> u32 {
-        self.afar.coming(namespace, hashes) as u32
+    /// How many leading ones of these pages are here, and how many that follow are on their way from another pool. A page that comes
+    /// between the look for the one and that for the other is in neither: then both look again.
+    pub(super) fn look_with_coming(
+        &self,
+        ns: NamespaceIndex,
+        namespace: &NamespaceId,
+        hashes: &[BlockHash],
+    ) -> Result<(Found, u32), Error> {
+        let may_come = self.afar.has_any();
+        let mut found = self.look(ns, hashes, self.now())?;
+        while may_come {
+            let coming = self.afar.coming(namespace, &hashes[found.present as usize..]);
+            if coming > 0 {
+                return Ok((found, coming as u32));
+            }
+            let again = self.look(ns, hashes, self.now())?;
+            if again.present <= found.present {
+                break;
+            }
+            found = again;
+        }
+        Ok((found, 0))
     }
 
     /// How many pages of a session, of which so many leading ones are here, are on their way from another pool.
@@ -187,12 +208,16 @@ impl Engine {
         self.settings.dram.bytes / 100 * SECOND_COPY_PERCENT_MAX
     }
 
-    /// All pages of a prefix came that another member has, too: unless somebody uses them here, they go first.
-    pub(crate) fn second_copy_came(&self, pull: &Pull, page_bytes: u64) {
+    /// All pages of a prefix are here, and so many bytes of them came from another member, which has them, too: unless somebody uses
+    /// them here, they go first.
+    pub(crate) fn second_copy_came(&self, pull: &Pull, bytes: u64) {
         let Some(last) = pull.hashes.last() else { return };
-        let bytes = (pull.hashes.len() - pull.here) as u64 * page_bytes;
         let copy = SecondCopy { namespace: pull.namespace, last: *last, keep: pull.here as u32, bytes };
+        // Looking at a page that another pull had brought was a use of it.
         self.goes_before_others(&copy);
+        if bytes == 0 {
+            return;
+        }
         let beyond = self.afar.second_copies.came(copy, self.second_copy_bytes_max());
         beyond.iter().for_each(|copy| self.goes_before_others(copy));
     }

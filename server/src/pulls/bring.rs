@@ -49,7 +49,7 @@ impl Puller {
             .session
             .as_ref()
             .and_then(|_| self.engine.list_of(&pull.namespace, &pull.hashes[..pull.here]));
-        let mut moved = Instant::now();
+        let (mut moved, mut travelled) = (Instant::now(), 0);
         while *at < pull.hashes.len() {
             let pages = size.pages().min(pull.hashes.len() - *at);
             let _room = self.asked.ask(page_bytes * pages as u64).await.ok_or(PullFault::Other)?;
@@ -57,6 +57,7 @@ impl Puller {
             let came = self.bring_part(&PulledPart { pull, home: &home, shards, at: *at, pages }).await?;
             let here = &pull.hashes[*at..*at + came.pages];
             *at += came.pages;
+            travelled += came.travelled as u64;
             self.counts.came(came.travelled, page_bytes);
             if let Some(session) = pull.session.as_ref().filter(|_| !here.is_empty()) {
                 list = self.engine.list_grew(&pull.namespace, session, list, here).or(list);
@@ -81,7 +82,7 @@ impl Puller {
             moved = Instant::now();
         }
         if pull.session.is_none() {
-            self.engine.second_copy_came(pull, page_bytes);
+            self.engine.second_copy_came(pull, travelled * page_bytes);
         }
         Ok(())
     }

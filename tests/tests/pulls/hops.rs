@@ -1,9 +1,11 @@
 //! Sessions that go from pool to pool.
 
-use crate::support::{Pools, turn, until};
+use crate::support::{PAGE, Pools, turn, until};
 use anyhow::{Result, ensure};
+use std::time::Duration;
 use turnkv_client::{EndTurn, ReloadOptions};
 use turnkv_tests::pages::chain;
+use turnkv_tests::proxy::Fault;
 use turnkv_tests::server::Setup;
 
 /// Pages that a turn adds.
@@ -96,10 +98,15 @@ async fn a_prefix_that_another_pool_has_as_well_goes_first() -> Result<()> {
     users[0].offload(&Default::default(), &prefix).await?;
     // The reader's own pages are older than what it pulls, and so would leave before it.
     users[1].offload(&Default::default(), &own).await?;
-    ensure!(users[1].namespace.lookup(&prefix).await? == 120, "it is on its way");
+    // A page every 10 ms: who asks has been answered long before all have come, and so uses none of them afterwards.
+    pools.0[0].fail(Fault::None, Fault::Slow(PAGE as usize, Duration::from_millis(10)));
+    // Several ask at once, as for a system prompt: it comes once, and counts once.
+    let look = || users[1].namespace.lookup(&prefix);
+    let found = tokio::try_join!(look(), look(), look(), look())?;
+    ensure!(found == (120, 120, 120, 120), "it is on its way: {found:?}");
     until("it has come", async || Ok(pools.0[1].pulled()? == 120)).await?;
     pools.0[1].settled().await?;
-    ensure!(pools.0[1].counted("turnkv_cluster_second_copy_bytes")? == 120 * crate::support::PAGE);
+    ensure!(pools.0[1].counted("turnkv_cluster_second_copy_bytes")? == 120 * PAGE);
     users[1].offload(&Default::default(), &new).await?;
     let kept = users[1].reload_with(&here_only(), &own).await?.pages;
     let copied = users[1].reload_with(&here_only(), &prefix).await.map_or(0, |report| report.pages);
@@ -114,9 +121,5 @@ async fn a_prefix_that_another_pool_has_as_well_goes_first() -> Result<()> {
 }
 
 fn here_only() -> ReloadOptions {
-    ReloadOptions {
-        here_only: true,
-        deadline: Some(std::time::Duration::from_secs(20)),
-        ..ReloadOptions::default()
-    }
+    ReloadOptions { here_only: true, deadline: Some(Duration::from_secs(20)), ..ReloadOptions::default() }
 }

@@ -55,6 +55,18 @@ fn a_page_that_two_pulls_bring_comes_until_the_one_that_brings_it_ended() {
 }
 
 #[test]
+fn a_prefix_that_one_pull_brings_is_not_brought_by_another_too() {
+    let (afar, hashes) = (Afar::default(), chain(1, 10));
+    let prefix = |pages: &[BlockHash]| Pull::new(NAMESPACE, pages.to_vec(), Arc::new(card()));
+    assert!(afar.begin(prefix(&hashes)) && afar.begin(prefix(&hashes)) && afar.begin(prefix(&hashes[..5])));
+    assert_eq!(afar.counts(), (1, 0, 10));
+    // A session's own list grows with its own pull, and a longer prefix has pages that nobody brings.
+    let longer = [hashes.clone(), chain(2, 1)].concat();
+    assert!(afar.begin(pull("a", &hashes, 0)) && afar.begin(prefix(&longer)));
+    assert_eq!(afar.counts(), (3, 0, 11));
+}
+
+#[test]
 fn no_more_pulls_wait_or_go_on_than_may() {
     let afar = Afar::default();
     let begins = |at: u32| afar.begin(pull(&format!("s{at}"), &chain(at, 1), 0));
