@@ -11,7 +11,7 @@ say() { printf '\033[1m[%s]\033[0m %s\n' "$name" "$*"; }
 fail() { printf '\033[1m[%s] failed:\033[0m %s\n' "$name" "$*" >&2; exit 1; }
 
 case $name in
-    vllm) size="0.4 GB to download, 1.2 GB on disk"; works='import vllm, vllm.config' ;;
+    vllm) size="0.5 GB to download, 1.4 GB on disk"; works='import vllm, vllm.config' ;;
     sglang) size="0.2 GB to download, 0.7 GB on disk"
         works="import sys; sys.path.insert(0, '$here/tests/sglang/harness'); import stand_ins; stand_ins.install()
 import sglang.srt.mem_cache.hicache_storage" ;;

@@ -250,7 +250,7 @@ def test_kv_events(talking: tuple[Engine, str], pool_server: Any) -> None:
             try:
                 _, _, payload = socket.recv_multipart()
             except zmq.Again:
-                return [event for event in found if getattr(event, "medium", None) == "TURNKV"]
+                return [event for event in found if getattr(event, "medium", None) == "CPU"]
             found.extend(msgspec.msgpack.decode(payload, type=KVEventBatch).events)
 
     prompt = prompt_of(400, seed=51)

@@ -19,6 +19,7 @@ import pytest
 import zmq
 from conftest import common
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 import turnkv
 
@@ -44,8 +45,8 @@ class Router:
         self.sub.connect(f"tcp://{publish}")
         self.replay = replay
         self.life, self.number = b"", -1
-        self.known: dict[str, set[bytes]] = {"CPU": set(), "STORAGE": set()}
-        self.parents: dict[bytes, bytes | None] = {}
+        self.known: dict[str, set[bytes | int]] = {"CPU": set(), "STORAGE": set()}
+        self.parents: dict[bytes | int, bytes | int | None] = {}
         self.owners: set[str] = set()
 
     def hear(self) -> None:
@@ -102,7 +103,7 @@ class Router:
         """Nothing is known."""
         self.known = {medium: set() for medium in self.known}
 
-    def until(self, medium: str, names: set[bytes]) -> None:
+    def until(self, medium: str, names: set[bytes | int]) -> None:
         """Hears until exactly these are known."""
         deadline = time.monotonic() + WAIT_MS / 1000
         while self.known[medium] != names:
@@ -114,13 +115,15 @@ class Router:
         self.context.term()
 
 
-@pytest.fixture
-def pool() -> Iterator[Any]:
-    """A pool that tells of its pages."""
+@pytest.fixture(params=["int", "bytes"])
+def pool(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A pool that tells of its pages, and names them as vLLM does, or by all of their hash."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="turnkv-"))
     server = common.Server(folder, dram="16MiB", nvme="256MiB")
     server.publish, server.replay = free_address(), free_address()
     text = f'[events]\npublish = "{server.publish}"\nreplay = "{server.replay}"\n'
+    text += f'names = "{request.param}"\n' if request.param != "int" else ""
+    server.said = {"int": maybe_convert_block_hash, "bytes": bytes}[request.param]
     server.config.write_text(server.config.read_text() + text)
     yield server.start()
     server.kill()
@@ -131,6 +134,11 @@ def names_of(tokens: int, seed: int) -> list[bytes]:
     packed = b"".join(((at * 7 + seed) % 5000).to_bytes(4, "little") for at in range(tokens))
     chained = turnkv.chain_hashes(packed, PAGE_TOKENS)
     return [bytes(chained[at : at + 32]) for at in range(0, len(chained), 32)]
+
+
+def said(pool: Any, *chains: list[bytes]) -> list[bytes | int]:
+    """The same names as its events have them."""
+    return [pool.said(name) for chain in chains for name in chain]
 
 
 def store(pool: Any, names: list[bytes]) -> None:
@@ -146,12 +154,12 @@ def test_a_router_follows_the_pool_over_a_restart(pool: Any) -> None:
     first = names_of(20 * PAGE_TOKENS, seed=1)
     store(pool, first)
     assert router.catch_up()[0] == 0, "the life begins with number 0"
-    router.until("CPU", set(first))
-    assert [router.parents[name] for name in first] == [None, *first[:-1]]
-    router.until("STORAGE", set(first))
+    router.until("CPU", set(said(pool, first)))
+    assert [router.parents[name] for name in said(pool, first)] == [None, *said(pool, first[:-1])]
+    router.until("STORAGE", set(said(pool, first)))
     pool.to_nvme()
     router.until("CPU", set())
-    assert router.known["STORAGE"] == set(first)
+    assert router.known["STORAGE"] == set(said(pool, first))
     (owner,) = router.owners
     assert owner.encode().startswith(router.life), "whose pages these are, and in which life"
 
@@ -161,7 +169,7 @@ def test_a_router_follows_the_pool_over_a_restart(pool: Any) -> None:
     store(pool, second)
     pool.settle()
     assert router.catch_up(), "what it missed is there"
-    assert set(second) <= router.known["CPU"]
+    assert set(said(pool, second)) <= router.known["CPU"]
     router.sub.connect(f"tcp://{pool.publish}")
 
     before = router.life
@@ -177,8 +185,8 @@ def test_a_router_follows_the_pool_over_a_restart(pool: Any) -> None:
         if router.sub.poll(200):
             router.hear()
     assert int(router.life.split(b"@")[1]) > int(before.split(b"@")[1])
-    router.until("CPU", set(later))
-    router.until("STORAGE", {*first, *second, *later})
+    router.until("CPU", set(said(pool, later)))
+    router.until("STORAGE", set(said(pool, first, second, later)))
     assert {owner.rpartition("@")[0].encode() for owner in router.owners} == {before, router.life}
     router.close()
 
@@ -192,5 +200,5 @@ def test_who_does_not_speak_zeromq_harms_nobody(pool: Any) -> None:
     store(pool, names)
     router = Router(pool.publish, pool.replay)
     router.catch_up()
-    router.until("CPU", set(names))
+    router.until("CPU", set(said(pool, names)))
     router.close()

@@ -31,7 +31,7 @@ def scheduler_of(door: FakeDoor, **options: Any) -> Scheduler:
         options=Options.parse(options),
         groups=list(door.groups.values()),
         door=door,
-        announcer=Announcer(True, "TURNKV", BLOCK_TOKENS),
+        announcer=Announcer(True, "CPU", BLOCK_TOKENS),
         hash_tokens=BLOCK_TOKENS,
         **values,
     )

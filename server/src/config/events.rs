@@ -21,10 +21,23 @@ pub(super) struct EventsFile {
     replay: Option<SocketAddr>,
     /// What the topic begins with, which goes on with `@` and the incarnation; default `turnkv`.
     topic: Option<String>,
+    /// How pages are named: `int`, 64 bits of their hash, as vLLM's events do unless told otherwise, or `bytes`, all of it; default `int`.
+    names: Option<PageNames>,
     /// Bytes of messages that can be asked for again; default `16MiB`, `64KiB` to `1GiB`.
     kept_bytes: Option<Bytes>,
     /// `true`: off the loopback too, where whoever reaches the address is told the names of all pages; default false.
     insecure: Option<bool>,
+}
+
+/// How events name pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PageNames {
+    /// The last 64 bits of the hash, as a number: all that Dynamo's indexer reads.
+    #[default]
+    Int,
+    /// The hash.
+    Bytes,
 }
 
 /// Checked `[events]`.
@@ -36,6 +49,8 @@ pub(crate) struct EventsConfig {
     pub(crate) replay: Option<SocketAddr>,
     /// What topics begin with.
     pub(crate) topic: String,
+    /// How pages are named.
+    pub(crate) names: PageNames,
     /// Bytes of messages that can be asked for again.
     pub(crate) kept_bytes: u64,
     insecure: bool,
@@ -67,14 +82,16 @@ impl EventsConfig {
         }
         let kept = file.kept_bytes.map(|bytes| bytes.0);
         let kept_bytes = within("events.kept_bytes", kept, 16 << 20, 64 << 10, 1 << 30)?;
-        Ok(EventsConfig { publish, replay: file.replay, topic, kept_bytes, insecure })
+        let names = file.names.unwrap_or_default();
+        Ok(EventsConfig { publish, replay: file.replay, topic, names, kept_bytes, insecure })
     }
 
     /// As it is where only that is said.
     #[cfg(test)]
     pub(crate) fn at(publish: SocketAddr) -> EventsConfig {
         let topic = TOPIC_USUAL.to_owned();
-        EventsConfig { publish, replay: None, topic, kept_bytes: 16 << 20, insecure: false }
+        let names = PageNames::default();
+        EventsConfig { publish, replay: None, topic, names, kept_bytes: 16 << 20, insecure: false }
     }
 
     /// File descriptors that the doors may need: themselves, and as many connections as may be at them.
@@ -89,6 +106,7 @@ impl EventsConfig {
             publish: Some(self.publish),
             replay: self.replay,
             topic: Some(self.topic.clone()),
+            names: Some(self.names),
             kept_bytes: Some(Bytes(self.kept_bytes)),
             insecure: Some(self.insecure),
         }

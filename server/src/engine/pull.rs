@@ -153,20 +153,21 @@ impl Engine {
         namespace: &NamespaceId,
         hashes: &[BlockHash],
     ) -> Result<(Found, u32), Error> {
-        let may_come = self.afar.has_any();
+        if !self.afar.has_any() {
+            return Ok((self.look(ns, hashes, self.now())?, 0));
+        }
         let mut found = self.look(ns, hashes, self.now())?;
-        while may_come {
+        loop {
             let coming = self.afar.coming(namespace, &hashes[found.present as usize..]);
             if coming > 0 {
                 return Ok((found, coming as u32));
             }
             let again = self.look(ns, hashes, self.now())?;
             if again.present <= found.present {
-                break;
+                return Ok((again, 0));
             }
             found = again;
         }
-        Ok((found, 0))
     }
 
     /// How many pages of a session, of which so many leading ones are here, are on their way from another pool.

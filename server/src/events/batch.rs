@@ -4,11 +4,22 @@
 //! word for, whose pages these are and in which life of the server, is in `ownership`.
 
 use super::pack::Pack;
+use crate::config::PageNames;
 use bytes::Bytes;
 use turnkv_pool::{PageChange, PageTier};
+use turnkv_proto::BlockHash;
+
+/// Who tells, and how it names pages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Teller {
+    /// This life of the server.
+    pub(super) incarnation: u64,
+    /// How pages are named.
+    pub(super) names: PageNames,
+}
 
 /// The bytes of a message. `cleared`: what was known before is nothing any more.
-pub(super) fn batch(time: f64, incarnation: u64, cleared: bool, changes: &[PageChange]) -> Bytes {
+pub(super) fn batch(time: f64, teller: Teller, cleared: bool, changes: &[PageChange]) -> Bytes {
     let groups: Vec<&[PageChange]> = changes.chunk_by(goes_on).collect();
     let mut pack = Pack::default();
     pack.array(3).fraction(time).array(groups.len() + usize::from(cleared));
@@ -16,7 +27,7 @@ pub(super) fn batch(time: f64, incarnation: u64, cleared: bool, changes: &[PageC
         pack.map(1).text("type").text("AllBlocksCleared");
     }
     for group in groups {
-        event(&mut pack, incarnation, group);
+        teller.event(&mut pack, group);
     }
     pack.nothing();
     Bytes::from(pack.done())
@@ -29,41 +40,44 @@ fn goes_on(before: &PageChange, change: &PageChange) -> bool {
     same && (!change.here || change.parent == Some(before.hash))
 }
 
-fn event(pack: &mut Pack, incarnation: u64, group: &[PageChange]) {
-    let Some(first) = group.first() else { return };
-    let medium = match first.tier {
-        PageTier::Dram => "CPU",
-        PageTier::Nvme => "STORAGE",
-    };
-    let names = |pack: &mut Pack| {
-        pack.text("block_hashes").array(group.len());
-        group.iter().for_each(|change| {
-            pack.bytes(&change.hash.0);
-        });
-    };
-    if first.here {
-        pack.map(9).text("type").text("BlockStored");
-        names(pack);
-        pack.text("parent_block_hash");
-        match first.parent {
-            Some(parent) => pack.bytes(&parent.0),
-            None => pack.nothing(),
+impl Teller {
+    fn event(self, pack: &mut Pack, group: &[PageChange]) {
+        let Some(first) = group.first() else { return };
+        let medium = match first.tier {
+            PageTier::Dram => "CPU",
+            PageTier::Nvme => "STORAGE",
         };
-        // Pages are known by their names alone.
-        pack.text("token_ids").array(0).text("block_size").number(first.page_tokens);
-        pack.text("lora_id").nothing().text("lora_name").nothing();
-    } else {
-        pack.map(4).text("type").text("BlockRemoved");
-        names(pack);
+        pack.map(if first.here { 9 } else { 4 });
+        pack.text("type").text(if first.here { "BlockStored" } else { "BlockRemoved" });
+        pack.text("block_hashes").array(group.len());
+        group.iter().for_each(|change| self.name(pack, &change.hash));
+        if first.here {
+            pack.text("parent_block_hash");
+            match &first.parent {
+                Some(parent) => self.name(pack, parent),
+                None => drop(pack.nothing()),
+            }
+            // Pages are known by their names alone.
+            pack.text("token_ids").array(0).text("block_size").number(first.page_tokens);
+            pack.text("lora_id").nothing().text("lora_name").nothing();
+        }
+        let owner = format!("turnkv@{}@{}", self.incarnation, first.namespace);
+        pack.text("medium").text(medium).text("ownership").text(&owner);
     }
-    let owner = format!("turnkv@{incarnation}@{}", first.namespace);
-    pack.text("medium").text(medium).text("ownership").text(&owner);
+
+    fn name(self, pack: &mut Pack, hash: &BlockHash) {
+        let [.., a, b, c, d, e, f, g, h] = hash.0;
+        match self.names {
+            PageNames::Int => pack.wide(u64::from_be_bytes([a, b, c, d, e, f, g, h])),
+            PageNames::Bytes => pack.bytes(&hash.0),
+        };
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use turnkv_proto::{BlockHash, NamespaceId};
+    use turnkv_proto::NamespaceId;
 
     fn change(at: u8, parent: Option<u8>, tier: PageTier, here: bool) -> PageChange {
         let hash = |at| BlockHash([at; 32]);
@@ -84,12 +98,16 @@ mod tests {
         ];
         let groups: Vec<usize> = changes.chunk_by(goes_on).map(<[PageChange]>::len).collect();
         assert_eq!(groups, [2, 1, 1, 2]);
-        let bytes = batch(1.0, 5, true, &changes);
+        let teller = |names| Teller { incarnation: 5, names };
+        let bytes = batch(1.0, teller(PageNames::Bytes), true, &changes);
         assert_eq!(bytes[0], 0x93, "three values");
         assert_eq!(bytes[10], 0x95, "five events");
         let count =
             |word: &str| bytes.windows(word.len()).filter(|window| *window == word.as_bytes()).count();
         assert_eq!((count("AllBlocksCleared"), count("BlockStored"), count("BlockRemoved")), (1, 3, 1));
         assert_eq!(count("turnkv@5@"), 4);
+        let short = batch(1.0, teller(PageNames::Int), true, &changes);
+        let names = changes.len() + 1; // and one parent
+        assert_eq!(bytes.len() - short.len(), names * (34 - 9), "64 bits of each name instead of all");
     }
 }

@@ -52,6 +52,13 @@ impl Pack {
         self
     }
 
+    /// A number of 64 bits.
+    pub(super) fn wide(&mut self, number: u64) -> &mut Pack {
+        self.0.push(0xcf);
+        self.0.extend(number.to_be_bytes());
+        self
+    }
+
     /// A number with a fraction.
     pub(super) fn fraction(&mut self, number: f64) -> &mut Pack {
         self.0.push(0xcb);
@@ -97,6 +104,9 @@ mod tests {
             40,
         ];
         assert_eq!(pack.done()[..head.len()], head);
+        let mut pack = Pack::default();
+        pack.wide(258);
+        assert_eq!(pack.done(), [0xcf, 0, 0, 0, 0, 0, 0, 1, 2]);
         let mut pack = Pack::default();
         pack.array(70_000);
         assert_eq!(pack.done(), [0xdd, 0, 1, 0x11, 0x70]);

@@ -1,7 +1,7 @@
 //! What is told: page changes wait here until they are a message. Owns: the queue, the numbers' order, what happens when it is full.
 //! Must not know: connections.
 
-use super::batch::batch;
+use super::batch::{Teller, batch};
 use super::counts::EventCounts;
 use super::kept::KeptMessages;
 use crate::config::EventsConfig;
@@ -90,7 +90,8 @@ impl Events {
 
     fn put(&self, cleared: bool, changes: &[PageChange]) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let payload = batch(since.as_secs_f64(), self.incarnation, cleared, changes);
+        let teller = Teller { incarnation: self.incarnation, names: self.config.names };
+        let payload = batch(since.as_secs_f64(), teller, cleared, changes);
         self.counts.published(changes.len());
         let next = self.kept.lock().push(payload);
         self.next.send_replace(next);

@@ -54,7 +54,7 @@ class Options:
     load_threads: int = 2
     save_threads: int = 2
     lookup_threads: int = 2
-    events_medium: str = "TURNKV"
+    events_medium: str = "CPU"
     """Medium named in KV events (with kv_events_config.enable_kv_cache_events)."""
 
     @staticmethod
