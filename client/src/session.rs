@@ -63,7 +63,7 @@ pub struct TurnEnded {
 /// What a prefetch began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefetched {
-    /// Promotions begun.
+    /// Promotions begun, and pages on their way from another member of the cluster.
     pub started: usize,
     /// Pages already in DRAM.
     pub ready: usize,
@@ -188,7 +188,8 @@ impl Namespace {
         Ok(reply.archiving)
     }
 
-    /// Asks for the session's pages to be brought into DRAM before its turn begins.
+    /// Asks for the session's pages to be brought into DRAM before its turn begins, from another member of the cluster where its last
+    /// turn ended there.
     pub async fn prefetch(&self, session: &str) -> Result<Prefetched> {
         let session = named(session)?;
         self.prefetch_request(wire::PrefetchRequest {

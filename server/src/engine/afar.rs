@@ -55,8 +55,10 @@ pub(crate) struct Pull {
     pub(crate) tail_tokens: u32,
     /// Who has them.
     pub(crate) member: Arc<MemberCard>,
-    /// What made it ask there; none: a lookup found them.
+    /// What made it ask there; none: a lookup found them, or a prefetch.
     pub(crate) tip: Option<Tip>,
+    /// A turn is expected to use them here, so they are no copies that may go first.
+    pub(crate) expected: bool,
     /// Members that were asked before.
     pub(crate) redirects: u32,
     /// Rung when somebody here has computed a page that it is bringing.
@@ -97,6 +99,7 @@ impl Pull {
             tail_tokens,
             member,
             tip: None,
+            expected: false,
             redirects,
             gives_way,
             lacks_room: Arc::default(),

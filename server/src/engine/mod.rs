@@ -32,6 +32,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod afar;
+mod ahead;
 pub(crate) mod archived;
 mod check_start;
 pub(crate) mod clients;

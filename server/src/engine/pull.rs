@@ -32,19 +32,30 @@ impl Engine {
         }
     }
 
-    /// Asks a home which pages it has, and the next one that it names; has them pulled.
+    /// Has what a session's home names pulled, and the session go on here.
     async fn go_there(&self, cluster: &Cluster, ns: NamespaceIndex, ask: &BeginTurn<'_>) {
-        let SessionKey { namespace, session } = &ask.of;
-        let (mut found, mut redirects) = (cluster.whereabouts(namespace, session, ask.ended).await, 0);
+        if let Some((turns, pull)) = self.pull_from_home(cluster, &ask.of, ask.ended).await {
+            self.goes_on_here(ns, &ask.of.session, turns, &pull.hashes);
+            self.pull(pull);
+        }
+    }
+
+    /// Asks a session's home which pages it has, and the next one that it names. Returns the turns that the session had, and the pull
+    /// of all its pages from there; none: its home is here, or nobody knows of one.
+    pub(super) async fn pull_from_home(
+        &self,
+        cluster: &Cluster,
+        of: &SessionKey,
+        turns_known: u32,
+    ) -> Option<(u32, Pull)> {
+        let SessionKey { namespace, session } = of;
+        let (mut found, mut redirects) = (cluster.whereabouts(namespace, session, turns_known).await, 0);
         // `pull_failed` names no third one.
         while let Where::Home { member, tip } = found {
             match cluster.name_session(member.member.id, namespace, session).await {
                 Ok(named) => {
-                    let turns = named.turn.max(tip.turn);
-                    self.goes_on_here(ns, session, turns, &named.hashes);
-                    let pull = self.pull_of(&ask.of, (member, tip), named.hashes, named.tail_tokens);
-                    self.pull(Pull { redirects, ..pull });
-                    return;
+                    let pull = self.pull_of(of, (member, tip), named.hashes, named.tail_tokens);
+                    return Some((named.turn.max(tip.turn), Pull { redirects, ..pull }));
                 }
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
@@ -52,6 +63,7 @@ impl Engine {
                 }
             }
         }
+        None
     }
 
     /// A session goes on here after so many turns, with what is here of its list.

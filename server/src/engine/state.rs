@@ -2,6 +2,7 @@
 //! which extend it.
 
 use super::afar::Afar;
+use super::ahead::Ahead;
 use super::archived::Archived;
 use super::clients::Clients;
 use super::durable::DurableWaits;
@@ -68,6 +69,8 @@ pub(crate) struct Engine {
     pub(crate) archived: Archived,
     /// What other pools of the cluster have, and is on its way.
     pub(crate) afar: Afar,
+    /// Sessions of other members that are brought by a time.
+    pub(super) ahead: Ahead,
     /// How far this host is being emptied.
     pub(crate) moves: Moves,
     /// Client processes on this host.

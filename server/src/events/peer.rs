@@ -2,10 +2,12 @@
 
 use super::zmtp::{self, Frame, GREETING_BYTES, WireError};
 use crate::limits::{EVENTS_GREETING_WAIT, EVENTS_SEND_WAIT};
+use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
+use turnkv_transfer::limits::{KEEPALIVE_IDLE, KEEPALIVE_PROBE_PAUSE, KEEPALIVE_PROBES};
 
 /// What comes.
 pub(super) struct Hears(OwnedReadHalf);
@@ -16,6 +18,11 @@ pub(super) struct Says(OwnedWriteHalf);
 /// Greets: this end is a socket of one type, the other one has to be of one of these.
 pub(super) async fn greet(stream: TcpStream, own: &str, others: &[&str]) -> Result<(Hears, Says), WireError> {
     stream.set_nodelay(true)?;
+    // One that has nothing to say may stay, but not one whose host is gone.
+    sockopt::set_socket_keepalive(&stream, true).map_err(std::io::Error::from)?;
+    sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE).map_err(std::io::Error::from)?;
+    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_PROBE_PAUSE).map_err(std::io::Error::from)?;
+    sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES).map_err(std::io::Error::from)?;
     let (mut hears, mut says) = stream.into_split();
     let greeted = async {
         says.write_all(&zmtp::greeting()).await?;

@@ -31,6 +31,10 @@ pub(crate) const PULL_SLOT_WAIT: Duration = Duration::from_secs(1);
 pub(crate) const PULL_SLOT_PAUSE: Duration = Duration::from_millis(5);
 /// How long a pull may find no slot for its next page before it ends.
 pub(crate) const PULL_STALL_MAX: Duration = Duration::from_secs(5);
+/// How long before a session is expected its pages are asked for at another member.
+pub(crate) const PREFETCH_AFAR_AHEAD: Duration = Duration::from_secs(5);
+/// Sessions that are waited with until then; one more is not brought ahead of its turn.
+pub(crate) const PREFETCH_AFAR_WAITING_MAX: usize = 4_096;
 /// How often the gauges of pulls are brought up to date.
 pub(crate) const PULL_LOOK: Duration = Duration::from_millis(500);
 /// How long a reload waits for the next page of a pull, within its own deadline.

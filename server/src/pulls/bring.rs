@@ -81,7 +81,7 @@ impl Puller {
             size.took(began.elapsed());
             moved = Instant::now();
         }
-        if pull.session.is_none() {
+        if pull.session.is_none() && !pull.expected {
             self.engine.second_copy_came(pull, travelled * page_bytes);
         }
         Ok(())

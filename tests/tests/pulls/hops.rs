@@ -3,7 +3,7 @@
 use crate::support::{PAGE, Pools, turn, until};
 use anyhow::{Result, ensure};
 use std::time::Duration;
-use turnkv_client::{EndTurn, ReloadOptions};
+use turnkv_client::{EndTurn, ErrorKind, Prefetched, ReloadOptions};
 use turnkv_tests::pages::chain;
 use turnkv_tests::proxy::Fault;
 use turnkv_tests::server::Setup;
@@ -68,6 +68,39 @@ async fn a_session_keeps_its_list_and_its_tail_on_another_host() -> Result<()> {
     let ended = EndTurn { keep: kept, hashes: new[kept..].to_vec(), ..EndTurn::default() };
     ensure!(users[1].namespace.end_turn("talk", &ended).await? == 45);
     ensure!(turn(&users[0], "talk", 2, &new, 45).await? == 45);
+    Ok(())
+}
+
+/// Whoever routes says where the next turn begins: its pages are there before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_brought_to_where_its_next_turn_will_begin() -> Result<()> {
+    let pools = Pools::start(3, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let (hashes, later) = (chain(6, 80), chain(7, 50));
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    turn(&users[0], "later", 0, &later, 0).await?;
+    let begun = users[1].namespace.prefetch("talk").await?;
+    ensure!((begun.started, begun.ready) == (80, 0), "{begun:?}");
+    until("it has come", async || Ok(pools.0[1].pulled()? == 80)).await?;
+    ensure!(
+        pools.0[1].counted("turnkv_cluster_second_copy_bytes")? == 0,
+        "it is expected, not a copy too many"
+    );
+    // A second word for the same brings nothing again, and its home is what it was.
+    ensure!(users[1].namespace.prefetch("talk").await?.started == 0);
+    let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+    ensure!((begun.turn, begun.pages, begun.afar) == (2, 80, 0), "{begun:?}");
+    ensure!(users[1].reload(&hashes).await?.pages == 80 && pools.0[1].pulled()? == 80);
+    // By a time: it comes some seconds before, and not at once.
+    let begun = users[2].namespace.prefetch_in("later", 7_000).await?;
+    ensure!(begun.started == 0 && pools.0[2].pulled()? == 0, "{begun:?}");
+    until("it has come in time", async || Ok(pools.0[2].pulled()? == 50)).await?;
+    // What nobody has is unknown, now or by a time.
+    let unknown = |begun: turnkv_client::Result<Prefetched>| {
+        begun.is_err_and(|error| error.kind == ErrorKind::SessionUnknown)
+    };
+    ensure!(unknown(users[1].namespace.prefetch("nobody").await));
+    ensure!(unknown(users[1].namespace.prefetch_in("nobody", 60_000).await));
     Ok(())
 }
 

@@ -61,7 +61,8 @@ impl Sessions for SessionsService {
     }
 
     async fn prefetch(&self, request: Request<wire::PrefetchRequest>) -> Answer<wire::PrefetchReply> {
-        let begun = self.engine.prefetch(&codec::prefetch::ask(request.get_ref(), &guest_of(&request)?)?)?;
+        let ask = codec::prefetch::ask(request.get_ref(), &guest_of(&request)?)?;
+        let begun = self.engine.prefetch_from_anywhere(&ask).await?;
         Ok(Response::new(codec::prefetch::reply(begun)))
     }
 
