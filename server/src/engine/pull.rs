@@ -12,39 +12,51 @@ use super::waits::Waits;
 use crate::cluster::{Cluster, MemberCard, Where};
 use crate::limits::{FIND_TURN_WAIT, PULL_PAGE_WAIT, SECOND_COPY_PERCENT_MAX};
 use std::sync::Arc;
-use turnkv_cluster::Tip;
+use turnkv_cluster::{MemberState, Tip};
 use turnkv_pool::{Found, LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 
 impl Engine {
     /// Before a turn begins here: where the session's last one ended, if that was not here, and its pages on their way from there.
-    /// Bounded in time; whatever it finds, the turn begins.
-    pub(crate) async fn find_turn(&self, ask: &BeginTurn<'_>) {
-        let Some(cluster) = self.cluster() else { return };
-        let Ok(ns) = self.find_namespace(&ask.of.namespace) else { return };
-        if self.afar.pages_of(&ask.of.namespace, &ask.of.session).is_none()
-            && tokio::time::timeout(FIND_TURN_WAIT, self.go_there(cluster, ns, ask)).await.is_err()
-        {
+    /// Bounded in time; the turn begins whatever it finds, unless that is a home to which the caller may go instead.
+    pub(crate) async fn find_turn(&self, ask: &BeginTurn<'_>) -> Option<Arc<MemberCard>> {
+        let cluster = self.cluster()?;
+        let ns = self.find_namespace(&ask.of.namespace).ok()?;
+        if self.afar.pages_of(&ask.of.namespace, &ask.of.session).is_some() {
+            return None;
+        }
+        let found = tokio::time::timeout(FIND_TURN_WAIT, self.go_there(cluster, ns, ask)).await;
+        found.unwrap_or_else(|_| {
             tracing::debug!(
                 session = ask.of.session.as_str(),
                 "a session's home did not say in time what it has"
             );
-        }
+            None
+        })
     }
 
-    /// Asks a home which pages it has, and the next one that it names; has them pulled.
-    async fn go_there(&self, cluster: &Cluster, ns: NamespaceIndex, ask: &BeginTurn<'_>) {
+    /// Asks a home which pages it has, and the next one that it names; has them pulled. Returns the home, asking it nothing, where
+    /// the caller may go there: one that is being emptied takes no page of a turn, so nobody is sent to it.
+    async fn go_there(
+        &self,
+        cluster: &Cluster,
+        ns: NamespaceIndex,
+        ask: &BeginTurn<'_>,
+    ) -> Option<Arc<MemberCard>> {
         let SessionKey { namespace, session } = &ask.of;
         let (mut found, mut redirects) = (cluster.whereabouts(namespace, session, ask.ended).await, 0);
         // `pull_failed` names no third one.
         while let Where::Home { member, tip } = found {
+            if ask.may_go && member.member.state == MemberState::Serving {
+                return Some(member);
+            }
             match cluster.name_session(member.member.id, namespace, session).await {
                 Ok(named) => {
                     let turns = named.turn.max(tip.turn);
                     self.goes_on_here(ns, session, turns, &named.hashes);
                     let pull = self.pull_of(&ask.of, (member, tip), named.hashes, named.tail_tokens);
                     self.pull(Pull { redirects, ..pull });
-                    return;
+                    return None;
                 }
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
@@ -52,6 +64,7 @@ impl Engine {
                 }
             }
         }
+        None
     }
 
     /// A session goes on here after so many turns, with what is here of its list.
