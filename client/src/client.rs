@@ -1,11 +1,11 @@
-//! The client: one pool, lazily connected, shared by clones. Owns: its public face, the operator's verbs.
+//! The client: one pool or the members of a cluster, lazily connected, shared by clones. Owns: its public face, the operator's verbs.
 //! Must not know: pages.
 
 use crate::breaker::BreakerState;
 use crate::config::{ClientConfig, ConfigError};
 use crate::error::{Error, Result};
 use crate::grpc;
-use crate::link::Link;
+use crate::members::Members;
 use crate::namespace::Namespace;
 use crate::session::{SessionList, session_list};
 use std::sync::Arc;
@@ -15,17 +15,20 @@ use turnkv_transfer::fabric::Engine as Fabric;
 
 pub use turnkv_proto::wire::{StatsReply, TierKind, TierStats};
 
-/// One pool. Connects when it is first used; clones share connections, breaker and mappings.
+/// One pool, or the members of a cluster as one. Connects when it is first used; clones share connections, breakers and mappings.
 #[derive(Debug, Clone)]
 pub struct Client {
-    link: Arc<Link>,
+    members: Arc<Members>,
 }
 
-/// What a client knows about its pool, without asking it.
+/// What a client knows about its pool, without asking it. With several members: about the one that is asked where nothing names a
+/// session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientState {
     /// Where it looks for the server.
     pub address: String,
+    /// Members that are known to be in the cluster; 0: no list was given, or nobody has told yet.
+    pub members: usize,
     /// What the breaker does with calls.
     pub breaker: BreakerState,
     /// The server's version, empty before the first local connection.
@@ -49,47 +52,52 @@ pub struct ClientState {
 impl Client {
     /// A client of the pool that `config` names. Checks the settings; connects nothing yet.
     pub fn new(config: ClientConfig) -> Result<Client, ConfigError> {
-        Ok(Client { link: Arc::new(Link::new(config)?) })
+        Ok(Client { members: Arc::new(Members::new(config)?) })
     }
 
     /// Opens a namespace: says what its pages look like.
     pub async fn open_namespace(&self, spec: Spec) -> Result<Namespace> {
-        let namespace = Namespace::new(Arc::clone(&self.link), spec.check()?);
-        let call = self.link.admit()?;
-        let deadline = self.link.starting_deadline();
-        let opened = async {
-            namespace.open(deadline).await?;
-            self.link.heartbeat(deadline).await
-        };
-        call.end(opened.await)?;
-        Ok(namespace)
+        let namespace = Namespace::new(Arc::clone(&self.members), spec.check()?);
+        let deadline = namespace.link.starting_deadline();
+        let mut tries = namespace.tries(None);
+        loop {
+            match tries.at().open_first(tries.share(deadline)).await {
+                Ok(()) => return Ok(namespace),
+                Err(error) if tries.go_on(&error, deadline) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// The pool's counters and gauges.
     pub async fn stats(&self) -> Result<StatsReply> {
-        let call = self.link.admit()?;
+        let link = self.members.usual();
+        let call = link.admit()?;
         let ask = |channel| async move { grpc::admin(channel).stats(wire::StatsRequest {}).await };
-        call.end(self.link.rpc(self.link.deadline(None), ask).await)
+        call.end(link.rpc(link.deadline(None), ask).await)
     }
 
     /// Asks the server to take nothing more and to write what it has. Returns the bytes still to be written.
     pub async fn drain(&self) -> Result<u64> {
-        let call = self.link.admit()?;
+        let link = self.members.usual();
+        let call = link.admit()?;
         let ask = |channel| async move { grpc::admin(channel).drain(wire::DrainRequest {}).await };
-        Ok(call.end(self.link.rpc(self.link.deadline(None), ask).await)?.dirty_bytes)
+        Ok(call.end(link.rpc(link.deadline(None), ask).await)?.dirty_bytes)
     }
 
     /// Takes a drain back: the server takes pages again. Returns whether there was one.
     pub async fn resume(&self) -> Result<bool> {
-        let call = self.link.admit()?;
+        let link = self.members.usual();
+        let call = link.admit()?;
         let ask = |channel| async move { grpc::admin(channel).resume(wire::ResumeRequest {}).await };
-        Ok(call.end(self.link.rpc(self.link.deadline(None), ask).await)?.drained)
+        Ok(call.end(link.rpc(link.deadline(None), ask).await)?.drained)
     }
 
     /// Drops pages, of one namespace or all. [`TierKind::Dram`]: only from DRAM, where they are on NVMe.
     /// Returns how many.
     pub async fn evict(&self, namespace: Option<NamespaceId>, tier: Option<TierKind>) -> Result<u64> {
-        let call = self.link.admit()?;
+        let link = self.members.usual();
+        let call = link.admit()?;
         let namespace = namespace.map(|id| id.0.to_vec()).unwrap_or_default();
         let request =
             wire::EvictRequest { namespace: namespace.into(), tier: tier.unwrap_or_default() as i32 };
@@ -97,31 +105,34 @@ impl Client {
             let request = request.clone();
             async move { grpc::admin(channel).evict(request).await }
         };
-        Ok(call.end(self.link.rpc(self.link.deadline(None), ask).await)?.pages)
+        Ok(call.end(link.rpc(link.deadline(None), ask).await)?.pages)
     }
 
     /// Sessions that the pool knows, of one namespace or all, at most `limit` (0: the server's bound).
     pub async fn sessions(&self, namespace: Option<NamespaceId>, limit: u32) -> Result<SessionList> {
-        let call = self.link.admit()?;
+        let link = self.members.usual();
+        let call = link.admit()?;
         let namespace = namespace.map(|id| id.0.to_vec()).unwrap_or_default();
         let request = wire::ListRequest { namespace: namespace.into(), limit };
         let ask = |channel| {
             let request = request.clone();
             async move { grpc::sessions(channel).list(request).await }
         };
-        let listed = call.end(self.link.rpc(self.link.deadline(None), ask).await)?;
+        let listed = call.end(link.rpc(link.deadline(None), ask).await)?;
         session_list(listed).map_err(Error::protocol)
     }
 
     /// What this client knows about its pool, without asking it.
     pub fn state(&self) -> ClientState {
-        let framed = self.link.framed.as_ref();
-        let local = self.link.local.as_ref().or(framed.map(|framed| &framed.control));
+        let link = self.members.usual();
+        let framed = link.framed.as_ref();
+        let local = link.local.as_ref().or(framed.map(|framed| &framed.control));
         let (server, idle_connections) = local.map(|local| local.server()).unwrap_or_default();
         let over_network = framed.map(|framed| framed.state()).unwrap_or_default();
         ClientState {
-            address: self.link.address.to_string(),
-            breaker: self.link.breaker.lock().state(),
+            address: link.address.to_string(),
+            members: self.members.known(),
+            breaker: link.breaker.lock().state(),
             server_version: server.version.to_string(),
             instance: server.instance,
             idle_connections,

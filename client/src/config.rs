@@ -1,6 +1,7 @@
 //! What the owner of a client decides. Owns: settings as written, and the address as checked. Must not know: connections.
 
 mod fabric;
+mod list;
 
 use crate::limits::{BREAKER_FAILURES_MAX, EMBEDDED_DRAM_BYTES_MIN, NICS_MAX, SOCKET_PATH_BYTES_MAX};
 pub use fabric::{FabricChoice, FabricConfig, UnknownFabric};
@@ -12,8 +13,13 @@ use turnkv_transfer::tls::{Dial, TlsConfig};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientConfig {
     /// `unix:/path/turnkv.sock`, `tls://host:port`, and without encryption `tcp://host:port` or `http://host:port` (gRPC only); or
-    /// `None`: a private pool of this user, started when needed.
+    /// `None`: a private pool of this user, started when needed. For a host without a pool several members of a cluster, up to 16,
+    /// all `tls://` or all `tcp://`, with commas between: the first of them that is well is used, and those that they tell of after it.
     pub address: Option<String>,
+    /// With several members: whether a turn goes to the one that its session is at home at, and what names the session follows it.
+    /// False: it stays where this client's other calls go, which pulls the session's pages: for engines of several processes, of
+    /// which only one begins turns while all look for pages by their hashes. Default true.
+    pub follow_homes: bool,
     /// How pages travel. Default: [`DataPlane::Auto`].
     pub data_plane: DataPlane,
     /// By what pages travel over a network, and which NICs are used. Default: whatever both ends have.
@@ -101,6 +107,9 @@ pub enum ConfigError {
         "address {0:?} must be unix:/absolute/path, tls://host:port, tcp://host:port or http://host:port"
     )]
     BadAddress(String),
+    /// Members of a list that are not reached in the same way over a network.
+    #[error("a list of members is all tls://host:port or all tcp://host:port, got {0:?}")]
+    MixedList(String),
     /// A Unix socket's path has a small bound in every system.
     #[error("the socket path {path:?} is longer than {max} bytes: use a shorter directory")]
     LongPath {
@@ -144,7 +153,7 @@ pub enum ConfigError {
 }
 
 /// Where the server is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Address {
     /// The gRPC socket; the local socket is beside it.
     Unix(PathBuf),
@@ -160,6 +169,7 @@ impl Default for ClientConfig {
     fn default() -> ClientConfig {
         ClientConfig {
             address: None,
+            follow_homes: true,
             data_plane: DataPlane::Auto,
             fabric: FabricConfig::default(),
             connect_ms: 250,

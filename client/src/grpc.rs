@@ -19,6 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 use turnkv_proto::stream::{Incoming, Piece};
 use turnkv_proto::wire::admin_client::AdminClient;
+use turnkv_proto::wire::cluster_client::ClusterClient;
 use turnkv_proto::wire::pool_client::PoolClient;
 use turnkv_proto::wire::sessions_client::SessionsClient;
 use turnkv_transfer::keep_heap;
@@ -148,4 +149,8 @@ pub(crate) fn sessions(channel: Channel) -> SessionsClient<Channel> {
 
 pub(crate) fn admin(channel: Channel) -> AdminClient<Channel> {
     AdminClient::new(channel).max_decoding_message_size(GRPC_ANSWER_BYTES_MAX)
+}
+
+pub(crate) fn cluster(channel: Channel) -> ClusterClient<Channel> {
+    ClusterClient::new(channel).max_decoding_message_size(GRPC_ANSWER_BYTES_MAX)
 }

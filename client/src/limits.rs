@@ -89,6 +89,26 @@ pub(crate) const RECONNECTS_MAX: u32 = 4;
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// See [`RETRY_PAUSE_MIN`].
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Members that an address may name.
+pub const MEMBERS_LISTED_MAX: usize = 16;
+/// Members of a cluster that a client remembers; those beyond are met only where one names them.
+pub const MEMBERS_KNOWN_MAX: usize = 1024;
+/// Members beyond those of its address that a client has connections to.
+pub const MEMBER_LINKS_MAX: usize = 64;
+/// Sessions of which a client remembers at which member their turns began.
+pub const SESSION_PLACES_MAX: usize = 16_384;
+/// Members that one call asks, where those before did not answer.
+pub const TRIES_MAX: usize = 4;
+/// How often the begin of a turn follows a member that says NOT_HOME; then the one that it is at pulls the session's pages.
+pub const REDIRECTS_MAX: u32 = 2;
+/// The least time for an answer of one member, where a call leaves time for another one.
+pub const MEMBER_WAIT_MIN: Duration = Duration::from_secs(1);
+/// The first pause before the members are asked for again, after one that told of them has ended.
+pub const MEMBERS_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// The longest of them, where nobody tells; it doubles.
+pub const MEMBERS_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How often it is looked whether a member that is sick may be asked again.
+pub const SICK_PAUSE: Duration = Duration::from_millis(250);
 /// The first pause between attempts to connect; it doubles.
 pub const CONNECT_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The longest pause between attempts to connect.

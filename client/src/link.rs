@@ -2,7 +2,7 @@
 //! backoff, starting an embedded pool when nobody is there. Must not know: what a verb does.
 
 use crate::backoff::{Attempts, Backoff};
-use crate::breaker::{Breaker, Outcome, Pass};
+use crate::breaker::{Breaker, BreakerState, Outcome, Pass};
 use crate::config::{Address, ClientConfig, ConfigError, DataPlane};
 use crate::deadline::Deadline;
 use crate::embedded::Embedded;
@@ -56,15 +56,12 @@ pub(crate) struct Call<'a> {
 }
 
 impl Link {
-    pub(crate) fn new(config: ClientConfig) -> Result<Link, ConfigError> {
-        config.check()?;
-        let (address, embedded) = match &config.address {
-            Some(text) => (Address::parse(text)?, None),
-            None => {
-                let embedded = Embedded::new(&config.embedded)?;
-                (Address::unix(embedded.socket().to_path_buf())?, Some(embedded))
-            }
-        };
+    /// The way to the pool at this address, with settings that are checked.
+    pub(crate) fn new(
+        config: &ClientConfig,
+        address: Address,
+        embedded: Option<Embedded>,
+    ) -> Result<Link, ConfigError> {
         address.check_plane(config.data_plane)?;
         let local = match &address {
             Address::Unix(path) => {
@@ -92,6 +89,7 @@ impl Link {
         let cooldown = Duration::from_millis(config.breaker.cooldown_ms);
         let breaker = Mutex::new(Breaker::new(config.breaker.failures, cooldown));
         let pieces = PieceBuffers::new(INLINE_PIECE_BYTES);
+        let config = config.clone();
         Ok(Link { config, address, breaker, local, framed, pieces, grpc, embedded })
     }
 
@@ -118,6 +116,11 @@ impl Link {
                 Err(Error::new(ErrorKind::BreakerOpen, text))
             }
         }
+    }
+
+    /// Whether calls are let through as usual.
+    pub(crate) fn is_well(&self) -> bool {
+        self.breaker.lock().state() == BreakerState::Closed
     }
 
     /// How the pages of a call travel, with the connection that it has for itself.

@@ -11,7 +11,7 @@ use crate::grpc;
 use crate::limits::LOOKUP_SAMPLE_MAX;
 use crate::namespace::Namespace;
 use turnkv_proto::wire::{self, Verb};
-use turnkv_proto::{BlockHash, pack_hashes};
+use turnkv_proto::{BlockHash, SessionId, pack_hashes};
 
 #[cfg(test)]
 mod tests;
@@ -19,8 +19,28 @@ mod tests;
 impl Namespace {
     /// How many leading pages of this prefix chain are in the pool.
     pub async fn lookup(&self, hashes: &[BlockHash]) -> Result<usize> {
-        let call = self.link.admit()?;
+        self.lookup_near(None, hashes).await
+    }
+
+    /// [`Namespace::lookup`] for a turn of this session: of several members the one is asked at which the turn began.
+    pub async fn lookup_of(&self, session: &str, hashes: &[BlockHash]) -> Result<usize> {
+        SessionId::parse(session)?;
+        self.lookup_near(Some(session), hashes).await
+    }
+
+    async fn lookup_near(&self, session: Option<&str>, hashes: &[BlockHash]) -> Result<usize> {
         let deadline = self.link.deadline(None);
+        let mut tries = self.tries(session);
+        loop {
+            match tries.at().lookup_there(hashes, tries.share(deadline)).await {
+                Err(error) if tries.go_on(&error, deadline) => {}
+                found => return found,
+            }
+        }
+    }
+
+    async fn lookup_there(&self, hashes: &[BlockHash], deadline: Deadline) -> Result<usize> {
+        let call = self.link.admit()?;
         call.end(self.search(hashes, deadline).await)
     }
 

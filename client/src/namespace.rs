@@ -5,6 +5,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grpc;
 use crate::link::Link;
+use crate::members::Members;
 use std::sync::Arc;
 use turnkv_proto::{BlockHash, CheckedSpec, NamespaceId};
 use turnkv_proto::{Shards, wire};
@@ -12,13 +13,20 @@ use turnkv_proto::{Shards, wire};
 /// An open namespace: everything that needs to know a page's shape. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct Namespace {
+    pub(crate) members: Arc<Members>,
+    /// The member that is asked; of a namespace in its user's hands the first one.
     pub(crate) link: Arc<Link>,
     spec: Arc<CheckedSpec>,
 }
 
 impl Namespace {
-    pub(crate) fn new(link: Arc<Link>, spec: CheckedSpec) -> Namespace {
-        Namespace { link, spec: Arc::new(spec) }
+    pub(crate) fn new(members: Arc<Members>, spec: CheckedSpec) -> Namespace {
+        Namespace { link: members.first(), members, spec: Arc::new(spec) }
+    }
+
+    /// The same namespace at this member.
+    pub(crate) fn at(&self, link: Arc<Link>) -> Namespace {
+        Namespace { link, ..self.clone() }
     }
 
     /// Its id.
@@ -53,6 +61,16 @@ impl Namespace {
 
     pub(crate) fn page_bytes(&self) -> usize {
         self.spec.shard_bytes() as usize
+    }
+
+    /// Opens the namespace for the first time, and has an embedded pool know that somebody is there.
+    pub(crate) async fn open_first(&self, deadline: Deadline) -> Result<()> {
+        let call = self.link.admit()?;
+        let opened = async {
+            self.open(deadline).await?;
+            self.link.heartbeat(deadline).await
+        };
+        call.end(opened.await)
     }
 
     /// Opens the namespace at the server, which may have forgotten it in a restart.

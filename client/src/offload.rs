@@ -209,6 +209,22 @@ impl Namespace {
         deadline: Deadline,
     ) -> Result<OffloadReport> {
         options.check(self.page_tokens())?;
+        let mut tries = self.tries(options.session.as_deref());
+        loop {
+            match tries.at().offload_there(options, hashes, pages, deadline).await {
+                Err(error) if tries.go_on(&error, deadline) => {}
+                report => return report,
+            }
+        }
+    }
+
+    async fn offload_there(
+        &self,
+        options: &OffloadOptions,
+        hashes: &[BlockHash],
+        pages: &(impl Sources + ?Sized),
+        deadline: Deadline,
+    ) -> Result<OffloadReport> {
         let call = self.link.admit()?;
         let mut report = OffloadReport { durable: options.durable, ..OffloadReport::default() };
         let result = self.offload_windows(options, hashes, pages, deadline, &mut report).await;

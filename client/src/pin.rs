@@ -49,17 +49,23 @@ impl Namespace {
     /// Protects a prefix from its first page on, for a time (0: an hour). Pinning it again renews it.
     pub async fn pin(&self, hashes: &[BlockHash], ttl_ms: u64) -> Result<Pinned> {
         let (namespace, hashes) = (self.wire_id(), packed(hashes)?);
-        self.pin_request(wire::PinRequest { namespace, hashes, ttl_ms, ..Default::default() }).await
+        self.pin_request(None, wire::PinRequest { namespace, hashes, ttl_ms, ..Default::default() }).await
     }
 
     /// Protects the leading `pages` pages of a session (`None`: all of them).
     pub async fn pin_session(&self, session: &str, pages: Option<usize>, ttl_ms: u64) -> Result<Pinned> {
-        let (namespace, session, pages) = (self.wire_id(), named(session)?, count(pages.unwrap_or(0))?);
-        self.pin_request(wire::PinRequest { namespace, session, pages, ttl_ms, ..Default::default() }).await
+        let request = wire::PinRequest {
+            namespace: self.wire_id(),
+            session: named(session)?,
+            pages: count(pages.unwrap_or(0))?,
+            ttl_ms,
+            ..Default::default()
+        };
+        self.pin_request(Some(session), request).await
     }
 
-    async fn pin_request(&self, request: wire::PinRequest) -> Result<Pinned> {
-        let reply = self.tell(|mut client, r| async move { client.pin(r).await }, request).await?;
+    async fn pin_request(&self, session: Option<&str>, request: wire::PinRequest) -> Result<Pinned> {
+        let reply = self.tell(session, |mut client, r| async move { client.pin(r).await }, request).await?;
         let pin = BlockHash::parse_optional(&reply.pin).map_err(Error::protocol)?;
         let pin = pin.ok_or_else(|| Error::protocol("the reply to Pin names no pin"))?;
         Ok(Pinned { pages: reply.pages as usize, pin, ends_in_ms: reply.ends_in_ms })
@@ -68,14 +74,16 @@ impl Namespace {
     /// Ends a pin. False: there is none (any more).
     pub async fn unpin(&self, pin: &BlockHash) -> Result<bool> {
         let request = wire::UnpinRequest { namespace: self.wire_id(), pin: pin.0.to_vec().into() };
-        let reply = self.tell(|mut client, r| async move { client.unpin(r).await }, request).await?;
+        let reply = self.tell(None, |mut client, r| async move { client.unpin(r).await }, request).await?;
         Ok(reply.found)
     }
 
     /// All that the pool knows of a session.
     pub async fn describe_session(&self, session: &str) -> Result<SessionDetail> {
         let request = wire::DescribeRequest { namespace: self.wire_id(), session: named(session)? };
-        let reply = self.tell(|mut client, r| async move { client.describe(r).await }, request).await?;
+        let reply = self
+            .tell(Some(session), |mut client, r| async move { client.describe(r).await }, request)
+            .await?;
         let info = reply.info.unwrap_or_default();
         Ok(SessionDetail {
             info: SessionInfo::parse(info).map_err(Error::protocol)?,

@@ -11,11 +11,12 @@ impl Namespace {
     pub async fn report_prefill(&self, tokens: u64, took: Duration) -> Result<()> {
         let micros = u64::try_from(took.as_micros()).map_err(|_| Error::invalid("a prefill of centuries"))?;
         let request = wire::ReportPrefillRequest { namespace: self.wire_id(), tokens, micros };
-        let call = self.link.admit()?;
+        let link = self.members.usual();
+        let call = link.admit()?;
         let ask = |channel| {
             let request = request.clone();
             async move { grpc::admin(channel).report_prefill(request).await }
         };
-        call.end(self.link.rpc(self.link.deadline(None), ask).await).map(drop)
+        call.end(link.rpc(link.deadline(None), ask).await).map(drop)
     }
 }

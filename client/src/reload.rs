@@ -157,6 +157,22 @@ impl Namespace {
         deadline: Deadline,
     ) -> Result<ReloadReport> {
         options.check()?;
+        let mut tries = self.tries(options.session.as_deref());
+        loop {
+            match tries.at().reload_there(options, hashes, targets, deadline).await {
+                Err(error) if tries.go_on(&error, deadline) => {}
+                report => return report,
+            }
+        }
+    }
+
+    async fn reload_there(
+        &self,
+        options: &ReloadOptions,
+        hashes: &[BlockHash],
+        targets: &mut (impl Targets + ?Sized),
+        deadline: Deadline,
+    ) -> Result<ReloadReport> {
         let call = self.link.admit()?;
         let mut report = ReloadReport::default();
         let result = self.reload_windows(options, hashes, targets, deadline, &mut report).await;

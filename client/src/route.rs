@@ -65,7 +65,7 @@ impl Namespace {
             hashes: packed(hashes)?,
             engines: engines.iter().map(engine).collect(),
         };
-        let reply = self.tell(|mut client, r| async move { client.route(r).await }, request).await?;
+        let reply = self.tell(session, |mut client, r| async move { client.route(r).await }, request).await?;
         let choice = |choice: wire::RouteChoice| EngineChoice {
             name: choice.name,
             held_pages: choice.held_pages,

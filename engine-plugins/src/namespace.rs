@@ -67,10 +67,17 @@ impl Namespace {
     }
 
     /// How many leading pages are in the pool.
-    fn lookup(&self, py: Python<'_>, hashes: &Bound<'_, PyAny>) -> PyResult<usize> {
+    #[pyo3(signature = (hashes, *, session = None))]
+    fn lookup(&self, py: Python<'_>, hashes: &Bound<'_, PyAny>, session: Option<&str>) -> PyResult<usize> {
         let hashes = hashes::parse(hashes)?;
         let (namespace, runtime) = self.opened(py)?;
-        runtime::run(py, runtime, namespace.lookup(&hashes)).map_err(|failed| error::from_client(py, failed))
+        let asked = async {
+            match session {
+                Some(session) => namespace.lookup_of(session, &hashes).await,
+                None => namespace.lookup(&hashes).await,
+            }
+        };
+        runtime::run(py, runtime, asked).map_err(|failed| error::from_client(py, failed))
     }
 
     /// Stores pages, wherever they lie.

@@ -26,7 +26,7 @@ impl Pool {
     #[pyo3(signature = (address = None, *, data_plane = "auto", connect_ms = None, call_ms = None, verify = true,
         breaker_failures = None, breaker_cooldown_ms = None, dram_bytes = None, nvme_bytes = None, dir = None, server = None,
         tls_ca = None, tls_cert = None, tls_key = None, tls_server_name = None, fabric = "auto", nics = None,
-        libfabric_provider = None))]
+        libfabric_provider = None, follow_homes = true))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python, one a setting")]
     fn new(
         py: Python<'_>,
@@ -48,10 +48,12 @@ impl Pool {
         fabric: &str,
         nics: Option<Vec<String>>,
         libfabric_provider: Option<String>,
+        follow_homes: bool,
     ) -> PyResult<Pool> {
         let usual = ClientConfig::default();
         let config = ClientConfig {
             address: address.map(str::to_owned),
+            follow_homes,
             data_plane: parse_data_plane(data_plane)?,
             fabric: FabricConfig {
                 choice: parse_fabric(fabric)?,

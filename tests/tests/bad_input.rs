@@ -260,7 +260,7 @@ async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes
     let long = vec![engine("x".repeat(129))];
     refused(sessions.route(among(long)).await, ErrorKind::Invalid, "a route to a long name")?;
     let (namespace, engine) = (ns.clone(), "x".repeat(129));
-    let at_long = wire::BeginTurnRequest { namespace, session: "s".into(), engine, ended: 0 };
+    let at_long = wire::BeginTurnRequest { namespace, session: "s".into(), engine, ..Default::default() };
     refused(sessions.begin_turn(at_long).await, ErrorKind::Invalid, "a turn at an engine with a long name")?;
     let list = wire::ListRequest { namespace: vec![0; 3].into(), limit: u32::MAX };
     refused(sessions.list(list).await, ErrorKind::Invalid, "list of a short id")

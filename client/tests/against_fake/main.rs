@@ -10,6 +10,7 @@ mod faults;
 mod held;
 mod inline;
 mod lost;
+mod members;
 mod plans;
 mod shards;
 mod shm;

@@ -147,7 +147,10 @@ class Pool:
     TURNKV_TLS_SERVER_NAME. `fabric`: by what pages travel to a tls:// or tcp:// address: "verbs" (RDMA), "libfabric" (EFA,
     Slingshot), "framed" (TCP), or "auto": the fastest that both ends have. `nics`: names of the NICs to use; None: of each
     fabric the first. `libfabric_provider`: None: efa or cxi. What is not given is taken from TURNKV_FABRIC, TURNKV_NICS
-    (names with commas) and TURNKV_LIBFABRIC_PROVIDER. `call_ms`: the deadline of every call that sets none. Raises ValueError
+    (names with commas) and TURNKV_LIBFABRIC_PROVIDER. For a host without a pool `address` may name several members of a
+    cluster, all tls:// or all tcp://, with commas between: the first that is well is used, and those that they tell of after
+    it. `follow_homes`: a turn goes to the member that its session is at home at, and what names the session with it; False:
+    it stays where the other calls go, which pulls the session's pages. `call_ms`: the deadline of every call that sets none. Raises ValueError
     for an address or value that cannot be meant.
     """
 
@@ -172,6 +175,7 @@ class Pool:
         fabric: Literal["auto", "framed", "libfabric", "verbs"] = "auto",
         nics: list[str] | None = None,
         libfabric_provider: str | None = None,
+        follow_homes: bool = True,
     ) -> Self: ...
     @property
     def address(self) -> str | None: ...
@@ -411,8 +415,8 @@ class Namespace:
     def page_tokens(self) -> int: ...
     def evict(self, tier: Literal["dram"] | None = None) -> int:
         """As `Pool.evict`, of this namespace's pages only."""
-    def lookup(self, hashes: _Hashes) -> int:
-        """How many leading pages are in the pool."""
+    def lookup(self, hashes: _Hashes, *, session: str | None = None) -> int:
+        """How many leading pages are in the pool; of several members the one is asked at which the session's turn began."""
     def offload(
         self,
         hashes: _Hashes,

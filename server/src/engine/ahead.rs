@@ -5,6 +5,7 @@ use super::Engine;
 use super::afar::Pull;
 use super::lookup::PagesOf;
 use super::prefetch::{Prefetch, PrefetchBegun, When};
+use super::pull::AtHome;
 use super::session::SessionKey;
 use crate::cluster::Where;
 use crate::limits::{FIND_TURN_WAIT, PREFETCH_AFAR_AHEAD, PREFETCH_AFAR_WAITING_MAX};
@@ -68,8 +69,10 @@ impl Engine {
 
     /// Has pulled what is not here of a session that lives elsewhere. Its home stays what it is until a turn begins here.
     async fn bring_ahead(&self, of: &SessionKey) -> Option<u32> {
-        let found = self.pull_from_home(self.cluster()?, of, 0);
-        let (_, pull) = tokio::time::timeout(FIND_TURN_WAIT, found).await.ok()??;
+        let found = self.at_home(self.cluster()?, of, 0, false);
+        let AtHome::Named(_, pull) = tokio::time::timeout(FIND_TURN_WAIT, found).await.ok()?? else {
+            return None;
+        };
         let here = self.present_pages(&of.namespace, &pull.hashes).ok()?;
         let coming = (pull.hashes.len() - here) as u32;
         let begun = self.pull(Pull { session: None, tip: None, expected: true, ..pull });

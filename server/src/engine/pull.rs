@@ -12,50 +12,75 @@ use super::waits::Waits;
 use crate::cluster::{Cluster, MemberCard, Where};
 use crate::limits::{FIND_TURN_WAIT, PULL_PAGE_WAIT, SECOND_COPY_PERCENT_MAX};
 use std::sync::Arc;
-use turnkv_cluster::Tip;
+use turnkv_cluster::{MemberState, Tip};
 use turnkv_pool::{Found, LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 
+/// A session whose home is another member.
+pub(super) enum AtHome {
+    /// The caller goes there.
+    Goes(Arc<MemberCard>),
+    /// The turns that it had, and the pull of all its pages.
+    Named(u32, Pull),
+}
+
 impl Engine {
     /// Before a turn begins here: where the session's last one ended, if that was not here, and its pages on their way from there.
-    /// Bounded in time; whatever it finds, the turn begins.
-    pub(crate) async fn find_turn(&self, ask: &BeginTurn<'_>) {
-        let Some(cluster) = self.cluster() else { return };
-        let Ok(ns) = self.find_namespace(&ask.of.namespace) else { return };
-        if self.afar.pages_of(&ask.of.namespace, &ask.of.session).is_none()
-            && tokio::time::timeout(FIND_TURN_WAIT, self.go_there(cluster, ns, ask)).await.is_err()
-        {
+    /// Bounded in time; the turn begins whatever it finds, unless that is a home to which the caller may go instead.
+    pub(crate) async fn find_turn(&self, ask: &BeginTurn<'_>) -> Option<Arc<MemberCard>> {
+        let cluster = self.cluster()?;
+        let ns = self.find_namespace(&ask.of.namespace).ok()?;
+        if self.afar.pages_of(&ask.of.namespace, &ask.of.session).is_some() {
+            return None;
+        }
+        let found = tokio::time::timeout(FIND_TURN_WAIT, self.go_there(cluster, ns, ask)).await;
+        found.unwrap_or_else(|_| {
             tracing::debug!(
                 session = ask.of.session.as_str(),
                 "a session's home did not say in time what it has"
             );
+            None
+        })
+    }
+
+    /// Has what a session's home names pulled, and the session go on here. Returns the home instead, asking it nothing, where the caller
+    /// may go there.
+    async fn go_there(
+        &self,
+        cluster: &Cluster,
+        ns: NamespaceIndex,
+        ask: &BeginTurn<'_>,
+    ) -> Option<Arc<MemberCard>> {
+        match self.at_home(cluster, &ask.of, ask.ended, ask.may_go).await? {
+            AtHome::Goes(member) => Some(member),
+            AtHome::Named(turns, pull) => {
+                self.goes_on_here(ns, &ask.of.session, turns, &pull.hashes);
+                self.pull(pull);
+                None
+            }
         }
     }
 
-    /// Has what a session's home names pulled, and the session go on here.
-    async fn go_there(&self, cluster: &Cluster, ns: NamespaceIndex, ask: &BeginTurn<'_>) {
-        if let Some((turns, pull)) = self.pull_from_home(cluster, &ask.of, ask.ended).await {
-            self.goes_on_here(ns, &ask.of.session, turns, &pull.hashes);
-            self.pull(pull);
-        }
-    }
-
-    /// Asks a session's home which pages it has, and the next one that it names. Returns the turns that the session had, and the pull
-    /// of all its pages from there; none: its home is here, or nobody knows of one.
-    pub(super) async fn pull_from_home(
+    /// Asks a session's home which pages it has, and the next one that it names. None: its home is here, or nobody knows of one.
+    /// A home that is being emptied takes no page of a turn, so nobody is sent to it.
+    pub(super) async fn at_home(
         &self,
         cluster: &Cluster,
         of: &SessionKey,
         turns_known: u32,
-    ) -> Option<(u32, Pull)> {
+        may_go: bool,
+    ) -> Option<AtHome> {
         let SessionKey { namespace, session } = of;
         let (mut found, mut redirects) = (cluster.whereabouts(namespace, session, turns_known).await, 0);
         // `pull_failed` names no third one.
         while let Where::Home { member, tip } = found {
+            if may_go && member.member.state == MemberState::Serving {
+                return Some(AtHome::Goes(member));
+            }
             match cluster.name_session(member.member.id, namespace, session).await {
                 Ok(named) => {
                     let pull = self.pull_of(of, (member, tip), named.hashes, named.tail_tokens);
-                    return Some((named.turn.max(tip.turn), Pull { redirects, ..pull }));
+                    return Some(AtHome::Named(named.turn.max(tip.turn), Pull { redirects, ..pull }));
                 }
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);

@@ -29,6 +29,8 @@ pub(crate) struct BeginTurn<'a> {
     pub(crate) engine: Option<&'a str>,
     /// Turns of the session that its owner knows to have ended; 0: that is not said.
     pub(crate) ended: u32,
+    /// It can begin at the session's home instead: its caller reaches other members.
+    pub(crate) may_go: bool,
 }
 
 /// What the owner of a session says at the end of a turn; the fields are those of [`EndTurn`].

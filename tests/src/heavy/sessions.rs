@@ -14,7 +14,7 @@ impl Heavy {
 
     fn begin_turn(&self, session: &str) -> Result<wire::BeginTurnReply> {
         let (namespace, session) = self.session(session);
-        let ask = wire::BeginTurnRequest { namespace, session, engine: "e".into(), ended: 0 };
+        let ask = wire::BeginTurnRequest { namespace, session, engine: "e".into(), ..Default::default() };
         let mut client = self.sessions_client();
         Ok(self.runtime.block_on(client.begin_turn(ask))?.into_inner())
     }

@@ -95,6 +95,7 @@ fn session_calls(namespace: &bytes::Bytes) -> Vec<Call> {
                 session: session.clone(),
                 engine: "gpu-0".to_owned(),
                 ended: 3,
+                may_go: true,
             },
         ),
         call(

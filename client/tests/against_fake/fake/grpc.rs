@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 use turnkv_proto::wire::pool_server::{Pool, PoolServer};
 use turnkv_proto::wire::sessions_server::{Sessions, SessionsServer};
@@ -25,10 +25,7 @@ pub(super) fn serve(path: &Path, core: &Arc<Core>, stopped: oneshot::Receiver<()
         runtime.block_on(async {
             let listener = tokio::net::UnixListener::bind(&path).unwrap();
             ready.send(()).unwrap();
-            let server = tonic::transport::Server::builder()
-                .add_service(PoolServer::new(Service(Arc::clone(&core))))
-                .add_service(SessionsServer::new(Service(core)))
-                .serve_with_incoming(UnixListenerStream::new(listener));
+            let server = router(&core).serve_with_incoming(UnixListenerStream::new(listener));
             tokio::select! {
                 served = server => served.unwrap(),
                 _ = stopped => {}
@@ -39,6 +36,20 @@ pub(super) fn serve(path: &Path, core: &Arc<Core>, stopped: oneshot::Receiver<()
     let thread = std::thread::Builder::new().name("fake-grpc".to_owned()).spawn(work).unwrap();
     listening.recv().unwrap();
     thread
+}
+
+/// Returns the address.
+pub(super) async fn serve_tcp(core: &Arc<Core>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    drop(tokio::spawn(router(core).serve_with_incoming(TcpListenerStream::new(listener))));
+    address
+}
+
+fn router(core: &Arc<Core>) -> tonic::transport::server::Router {
+    tonic::transport::Server::builder()
+        .add_service(PoolServer::new(Service(Arc::clone(core))))
+        .add_service(SessionsServer::new(Service(Arc::clone(core))))
 }
 
 struct Service(Arc<Core>);
@@ -204,6 +215,13 @@ impl Sessions for Service {
     ) -> Result<Response<wire::BeginTurnReply>, Status> {
         self.pace().await;
         self.0.check_namespace(&request.get_ref().namespace)?;
+        self.0.turns_asked.fetch_add(1, Ordering::SeqCst);
+        let home = self.0.script.home.lock().unwrap().clone().filter(|_| request.get_ref().may_go);
+        if let Some(endpoint) = home {
+            let home = Some(wire::Member { endpoint, ..Default::default() });
+            return Ok(Response::new(wire::BeginTurnReply { home, ..Default::default() }));
+        }
+        self.0.turns_begun.fetch_add(1, Ordering::SeqCst);
         Ok(Response::new(wire::BeginTurnReply {
             turn: 1,
             pages: 5,
@@ -211,7 +229,7 @@ impl Sessions for Service {
             tail_tokens: 3,
             tail: vec![9; 32].into(),
             archived: 0,
-            afar: 0,
+            ..Default::default()
         }))
     }
 

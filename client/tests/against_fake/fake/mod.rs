@@ -62,6 +62,8 @@ pub struct Script {
     pub covered_max: AtomicU32,
     /// Positions one BeginOffload grants; 0: all.
     pub granted_max: AtomicU32,
+    /// Says of every turn that may go that its session is at home there.
+    pub home: Mutex<Option<String>>,
     /// Reserves slots, and has leases of them renewed; else it is a server of before these verbs.
     pub holds: AtomicBool,
 }
@@ -78,6 +80,9 @@ pub struct Core {
     /// Offloads and reloads that were begun.
     pub begun: AtomicU32,
     pub opens: AtomicU32,
+    /// Turns that were asked for, and those of them that began.
+    pub turns_asked: AtomicU32,
+    pub turns_begun: AtomicU32,
     /// When renewals came.
     pub renewals: Mutex<Vec<Instant>>,
     sockets: Mutex<Vec<std::sync::Weak<LocalSocket>>>,
@@ -129,6 +134,8 @@ impl Fake {
             lookups: AtomicU32::new(0),
             begun: AtomicU32::new(0),
             opens: AtomicU32::new(0),
+            turns_asked: AtomicU32::new(0),
+            turns_begun: AtomicU32::new(0),
             renewals: Mutex::default(),
             sockets: Mutex::default(),
         };
@@ -143,6 +150,11 @@ impl Fake {
 
     pub fn address(&self) -> String {
         format!("unix:{}", self.socket().display())
+    }
+
+    /// Serves gRPC over TCP as well, for as long as this runtime lives.
+    pub async fn over_tcp(&self) -> String {
+        grpc::serve_tcp(&self.core).await
     }
 
     /// Starts to listen (again).

@@ -79,7 +79,7 @@ class Row:
         chain = turnkv.chain_hashes(packed(tokens[: whole * size]), size)
         if shape.window is not None:
             return self._look_back(begun, shape, tokens, chain)
-        found = pages.lookup(chain) if chain else 0
+        found = pages.lookup(chain, session=self.session) if chain else 0
         tail = self._matches(begun, shape, tokens, chain, found)
         return found * size + tail, begun.tail if tail and begun is not None else None
 
@@ -146,7 +146,10 @@ class Row:
                 group.spill(f"error:{error.kind}")
         tokens = len(names) // HASH * group.shape.page_tokens
         target = turnkv.Strided([view(tensor[self._at : self._at + 1, :, :tokens], 0) for tensor in group.kv], tokens)
-        report = self._memory.doors[group.shape].call(lambda pages: pages.reload(names, target, deadline_ms=self._deadline_ms))
+        session = self._session(group)
+        report = self._memory.doors[group.shape].call(
+            lambda pages: pages.reload(names, target, session=session, deadline_ms=self._deadline_ms)
+        )
         turn.pages_copied += report.pages
         return report
 

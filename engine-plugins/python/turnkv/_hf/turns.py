@@ -286,7 +286,7 @@ class TurnCache(TurnKVCache, DynamicCache):
             begun = pages.begin_turn(self.session)
             self.turn.turn = begun.turn
         hashes = turnkv.chain_hashes(packed(tokens[: (len(tokens) - 1) // size * size]), size)
-        found = max(pages.lookup(hashes), self._held(hashes)) if hashes else 0
+        found = max(pages.lookup(hashes, session=self.session), self._held(hashes)) if hashes else 0
         hashes = hashes[: found * 32]
         tail = self._tail_of(begun, tokens, hashes) if begun is not None else 0
         if tail and begun is not None and begun.tail is not None:

@@ -51,7 +51,10 @@ class Door:
         self.options = options
         self.groups = {group.group: group for group in groups}
         self.shard_bytes = shard_bytes
-        self._pool = turnkv.Pool(options.address, call_ms=options.call_ms, connect_ms=options.connect_ms, fabric=options.fabric)
+        # Ranks find pages by their hashes, whoever begins turns: with several members all of them stay at one.
+        self._pool = turnkv.Pool(
+            options.address, call_ms=options.call_ms, connect_ms=options.connect_ms, fabric=options.fabric, follow_homes=False
+        )
         self._lock = threading.Lock()
         self._opened: dict[int, turnkv.Namespace] = {}
         self.epoch = b""

@@ -45,7 +45,8 @@ class Options:
     """Options as checked. Milliseconds and bytes are in the names."""
 
     pool: str | None = None
-    """unix:/path, tls://host:port, tcp://host:port or http://host:port; None: the embedded pool."""
+    """unix:/path, tls://host:port, tcp://host:port or http://host:port; None: the embedded pool. Several members of a cluster, all tls:// or
+    all tcp://, with commas between."""
     data_plane: str = "auto"
     fabric: str = "auto"
     """To a pool of another host: verbs, libfabric, framed, or the fastest that both ends have."""
@@ -79,7 +80,8 @@ class Options:
         """A door whose calls take at most `call_ms`. Connects at the first of them."""
         names = ("data_plane", "fabric", "dram_bytes", "nvme_bytes", "dir", "server")
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return turnkv.Pool(self.pool, call_ms=call_ms, **settings)
+        # Ranks find pages by their hashes, whoever begins turns: with several members all of them stay at one.
+        return turnkv.Pool(self.pool, call_ms=call_ms, follow_homes=False, **settings)
 
 
 def parse(given: Mapping[str, Any] | None) -> Options:

@@ -20,7 +20,8 @@ class Options:
     """Settings of the connector. Field `x_y` is the variable TURNKV_X_Y. Rank 0's count for all ranks."""
 
     pool: str | None = None
-    """Address: "unix:/path", "tls://host:port", "tcp://host:port" or "http://host:port". None: a private pool of this user."""
+    """Address: "unix:/path", "tls://host:port", "tcp://host:port" or "http://host:port". None: a private pool of this user.
+    Several members of a cluster, all "tls://" or all "tcp://", with commas between."""
     tenant: str = ""
     """Pages are shared among engines of one tenant only."""
     model_id: str | None = None

@@ -16,7 +16,8 @@ class Options:
     """Settings of the connector. Every field is a key of kv_connector_extra_config; all have defaults."""
 
     pool: str | None = None
-    """Address: "unix:/path", "tls://host:port", "tcp://host:port" or "http://host:port". None: a private pool of this user."""
+    """Address: "unix:/path", "tls://host:port", "tcp://host:port" or "http://host:port". None: a private pool of this user.
+    Several members of a cluster, all "tls://" or all "tcp://", with commas between."""
     fabric: Literal["auto", "framed", "libfabric", "verbs"] = "auto"
     """By what pages travel to a pool of another host. auto: the fastest that both ends have."""
     tenant: str = ""

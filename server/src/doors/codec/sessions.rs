@@ -1,6 +1,8 @@
 //! The session verbs on the wire: turns, forks, branches, lists. Owns: their messages. Must not know: sessions' state.
 
 use crate::access::{Guest, Seen};
+use crate::cluster::MemberCard;
+use crate::cluster::link::codec::card;
 use crate::engine::session::{
     BeginTurn, BegunTurn, Described, EndOfTurn, EndedTurn, ListSessions, Listed, SessionKey, SessionList,
 };
@@ -17,7 +19,8 @@ pub(crate) fn key(namespace: &[u8], session: &str, guest: &Guest) -> Result<Sess
 /// Decodes a BeginTurn.
 pub(crate) fn begin_turn<'a>(raw: &'a wire::BeginTurnRequest, guest: &Guest) -> Result<BeginTurn<'a>, Error> {
     let engine = Some(raw.engine.as_str()).filter(|engine| !engine.is_empty());
-    Ok(BeginTurn { of: key(&raw.namespace, &raw.session, guest)?, engine, ended: raw.ended })
+    let of = key(&raw.namespace, &raw.session, guest)?;
+    Ok(BeginTurn { of, engine, ended: raw.ended, may_go: raw.may_go })
 }
 
 /// Encodes its answer.
@@ -25,7 +28,12 @@ pub(crate) fn turn_begun(begun: BegunTurn) -> wire::BeginTurnReply {
     let BegunTurn { begun: TurnBegun { turn, pages, dram, tail }, archived, afar } = begun;
     let (tail, tail_tokens) =
         tail.map_or((Bytes::new(), 0), |(hash, tokens)| (hash.0.to_vec().into(), tokens));
-    wire::BeginTurnReply { turn, pages, dram, tail_tokens, tail, archived, afar }
+    wire::BeginTurnReply { turn, pages, dram, tail_tokens, tail, archived, afar, home: None }
+}
+
+/// Encodes NOT_HOME: nothing began here, and that is where it can.
+pub(crate) fn turn_elsewhere(home: &MemberCard) -> wire::BeginTurnReply {
+    wire::BeginTurnReply { home: Some(card(home)), ..Default::default() }
 }
 
 /// Decodes an EndTurn.

@@ -28,7 +28,9 @@ impl SessionsService {
 impl Sessions for SessionsService {
     async fn begin_turn(&self, request: Request<wire::BeginTurnRequest>) -> Answer<wire::BeginTurnReply> {
         let ask = codec::sessions::begin_turn(request.get_ref(), &guest_of(&request)?)?;
-        self.engine.find_turn(&ask).await;
+        if let Some(home) = self.engine.find_turn(&ask).await {
+            return Ok(Response::new(codec::sessions::turn_elsewhere(&home)));
+        }
         let begun = self.engine.begin_turn(&ask)?;
         Ok(Response::new(codec::sessions::turn_begun(begun)))
     }

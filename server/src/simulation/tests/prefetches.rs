@@ -21,7 +21,7 @@ fn key(world: &World) -> SessionKey {
 fn with_session(shape: Shape) -> World {
     let world = World::of(1, shape);
     let engine = &world.server.engine;
-    engine.begin_turn(&BeginTurn { of: key(&world), engine: None, ended: 0 }).unwrap();
+    engine.begin_turn(&BeginTurn { of: key(&world), engine: None, ended: 0, may_go: false }).unwrap();
     assert_eq!(world.offload(&hashes()), Ok(()));
     let end = end_of_turn(key(&world));
     assert_eq!(engine.end_turn(&end).unwrap().pages, PAGES);

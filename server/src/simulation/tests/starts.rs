@@ -102,7 +102,7 @@ fn a_start_without_descriptors_is_an_error_and_costs_nothing() {
 
 fn turn(world: &World) {
     let of = || SessionKey { namespace: world.namespace, session: SessionId::parse("chat").unwrap() };
-    world.server.engine.begin_turn(&BeginTurn { of: of(), engine: None, ended: 0 }).unwrap();
+    world.server.engine.begin_turn(&BeginTurn { of: of(), engine: None, ended: 0, may_go: false }).unwrap();
     let end = end_of_turn(of());
     world.server.engine.end_turn(&end).unwrap();
 }

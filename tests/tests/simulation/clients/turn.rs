@@ -15,8 +15,12 @@ pub(super) async fn turn(context: &Rc<Context>, space: usize) {
     let name = format!("s{space}-{}", path[0]);
     let server = context.server();
     let engine = if context.percent(30) { "engine".to_owned() } else { String::new() };
-    let begin =
-        wire::BeginTurnRequest { namespace: namespace.clone(), session: name.clone(), engine, ended: 0 };
+    let begin = wire::BeginTurnRequest {
+        namespace: namespace.clone(),
+        session: name.clone(),
+        engine,
+        ..Default::default()
+    };
     let begun = match context.call("BeginTurn", async { server.begin_turn(&begin) }).await {
         Ok(begun) => begun,
         Err(error) if error.kind == ErrorKind::NamespaceUnknown => {
