@@ -18,8 +18,8 @@ use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 
 impl Engine {
     /// Before a turn begins here: where the session's last one ended, if that was not here, and its pages on their way from there.
-    /// Bounded in time; whatever it finds, the turn begins.
-    pub(crate) async fn find_turn(&self, ask: &BeginTurn<'_>) {
+    /// Bounded in time, however much its home names: whatever it finds, the turn begins.
+    pub(crate) async fn find_turn(self: &Arc<Self>, ask: &BeginTurn<'_>) {
         let Some(cluster) = self.cluster() else { return };
         let Ok(ns) = self.find_namespace(&ask.of.namespace) else { return };
         if self.afar.pages_of(&ask.of.namespace, &ask.of.session).is_none()
@@ -33,7 +33,7 @@ impl Engine {
     }
 
     /// Asks a home which pages it has, and the next one that it names; has them pulled.
-    async fn go_there(&self, cluster: &Cluster, ns: NamespaceIndex, ask: &BeginTurn<'_>) {
+    async fn go_there(self: &Arc<Self>, cluster: &Cluster, ns: NamespaceIndex, ask: &BeginTurn<'_>) {
         let SessionKey { namespace, session } = &ask.of;
         let (mut found, mut redirects) = (cluster.whereabouts(namespace, session, ask.ended).await, 0);
         // `pull_failed` names no third one.
@@ -41,16 +41,27 @@ impl Engine {
             match cluster.name_session(member.member.id, namespace, session).await {
                 Ok(named) => {
                     let turns = named.turn.max(tip.turn);
-                    self.goes_on_here(ns, session, turns, &named.hashes);
                     let pull = self.pull_of(&ask.of, (member, tip), named.hashes, named.tail_tokens);
-                    self.pull(Pull { redirects, ..pull });
-                    return;
+                    return self.follow(ns, session, turns, Pull { redirects, ..pull }).await;
                 }
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
                     redirects += 1;
                 }
             }
+        }
+    }
+
+    /// A session goes on here, and has pulled what is not here. It may have very many pages, so who waits for it is not held up: this goes on
+    /// beside.
+    async fn follow(self: &Arc<Self>, ns: NamespaceIndex, session: &SessionId, turns: u32, pull: Pull) {
+        let (engine, session) = (Arc::clone(self), session.clone());
+        let followed = tokio::task::spawn_blocking(move || {
+            engine.goes_on_here(ns, &session, turns, &pull.hashes);
+            engine.pull(pull);
+        });
+        if let Err(error) = followed.await {
+            tracing::error!(%error, "a session that was found does not go on here");
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) const PULL_SLOT_WAIT: Duration = Duration::from_secs(1);
 pub(crate) const PULL_SLOT_PAUSE: Duration = Duration::from_millis(5);
 /// How long a pull may find no slot for its next page before it ends.
 pub(crate) const PULL_STALL_MAX: Duration = Duration::from_secs(5);
+/// Pages of a pull that ended that are let go of under one hold of the lock that reloads look behind.
+pub(crate) const PULL_PAGES_SETTLED_PER_LOCK: usize = 2048;
 /// How often the gauges of pulls are brought up to date.
 pub(crate) const PULL_LOOK: Duration = Duration::from_millis(500);
 /// How long a reload waits for the next page of a pull, within its own deadline.
