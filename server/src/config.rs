@@ -15,6 +15,7 @@ mod events;
 mod keep;
 mod listen;
 mod nvme;
+mod reach;
 mod remote;
 mod text;
 mod tls;
@@ -254,6 +255,11 @@ impl Settings {
         ))
     }
 
+    /// What an operator should know of the way that other members of a cluster take to this one; none: nothing.
+    pub(crate) fn between(&self) -> Option<String> {
+        self.cluster.as_ref()?.between(self.tcp)
+    }
+
     /// The keys that have no value: what they turn on is off.
     pub(crate) fn unset(&self) -> Vec<&'static str> {
         let nvme = self.nvme.as_ref();
@@ -288,7 +294,8 @@ fn check(file: File) -> Result<Settings, ConfigError> {
     let remote = Remote::check(file.remote, file.tcp)?;
     let archive = ArchiveConfig::check(file.archive)?;
     let keep = Keep::check(&file.keep)?;
-    let cluster = file.cluster.map(|cluster| ClusterSettings::check(cluster, file.tcp)).transpose()?;
+    let cluster =
+        file.cluster.map(|cluster| ClusterSettings::check(cluster, (file.tcp, &tls))).transpose()?;
     let events = file.events.map(EventsConfig::check).transpose()?;
     Ok(Settings {
         socket: check_listen(file.listen.as_deref())?,

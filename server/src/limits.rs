@@ -47,6 +47,8 @@ pub(crate) const UPGRADE_FINISH_MAX: Duration = Duration::from_secs(2);
 pub(crate) const UPGRADE_FINISH_PAUSE: Duration = Duration::from_millis(1);
 /// How long `turnkv upgrade` waits for an answer of the server before it asks again.
 pub(crate) const UPGRADE_ANSWER_MAX: Duration = Duration::from_secs(15);
+/// The longest time, in seconds, that it may be told to wait for the new program.
+pub(crate) const UPGRADE_WAIT_S_MAX: u64 = 24 * 3600;
 /// Pause between two questions of it.
 pub(crate) const UPGRADE_ASK: Duration = Duration::from_millis(50);
 /// Connections on the local socket; each costs one thread.

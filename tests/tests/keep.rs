@@ -278,8 +278,13 @@ async fn what_was_in_quarantine_is_free_when_its_process_is_gone() -> Result<()>
 
 /// What the keeper has, asked as a server would ask; it ends with what is returned.
 fn kept_of(server: &Server) -> Result<(LocalSocket, Vec<(String, OwnedFd)>)> {
+    kept_for(server, 30_000)
+}
+
+/// The same, by a server that wants it kept for so long after its end.
+fn kept_for(server: &Server, without_server_ms: u64) -> Result<(LocalSocket, Vec<(String, OwnedFd)>)> {
     let socket = LocalSocket::connect(&server.keep_socket(), Instant::now() + Duration::from_secs(5))?;
-    let hello = [&1u32.to_le_bytes()[..], &30_000u64.to_le_bytes()[..]].concat();
+    let hello = [&1u32.to_le_bytes()[..], &without_server_ms.to_le_bytes()[..]].concat();
     socket.send(1, 0, &hello, &[])?;
     let mut kept = Vec::new();
     loop {
@@ -293,6 +298,22 @@ fn kept_of(server: &Server) -> Result<(LocalSocket, Vec<(String, OwnedFd)>)> {
 
 fn table_of(kept: &[(String, OwnedFd)]) -> Result<&OwnedFd> {
     kept.iter().find(|(name, _)| name == "slot-table").map(|(_, fd)| fd).context("a slot table is kept")
+}
+
+#[test]
+fn who_only_looks_at_a_keeper_does_not_make_it_keep_for_longer() -> Result<()> {
+    let mut server = Server::start(setup(32, 0))?;
+    server.kill()?;
+    let (socket, kept) = kept_for(&server, 1_500)?;
+    ensure!(!kept.is_empty());
+    drop(socket);
+    let began = Instant::now();
+    while LocalSocket::connect(&server.keep_socket(), Instant::now() + Duration::from_secs(5)).is_ok() {
+        ensure!(began.elapsed() < Duration::from_secs(20), "looks keep it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ensure!(began.elapsed() > Duration::from_millis(1_400), "it kept for {:?} only", began.elapsed());
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

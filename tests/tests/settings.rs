@@ -94,7 +94,12 @@ async fn no_more_is_written_than_the_budget_allows() -> Result<()> {
 fn a_bad_value_is_said_with_its_key() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let nvme = format!("[nvme]\npath = \"{}\"\nbytes = \"256MiB\"\n", folder.path().join("n").display());
-    let cases: [(String, &[&str]); 4] = [
+    let member = |id: &str, host: &str| format!("{{ id = \"{id}\", endpoint = \"tcp://{host}:7411\" }}");
+    let cluster = |other: String| {
+        let own = member("a", "127.0.0.1");
+        format!("tcp = \"127.0.0.1:7411\"\n[cluster]\nid = \"a\"\nmembers = [{own}, {other}]\n")
+    };
+    let cases: [(String, &[&str]); 6] = [
         ("policy = \"best\"\n".to_owned(), &["policy", "best", "session"]),
         (format!("{nvme}admit = \"some\"\n"), &["admit", "some", "reused"]),
         (
@@ -102,6 +107,8 @@ fn a_bad_value_is_said_with_its_key() -> Result<()> {
             &["nvme.write_bytes_per_day", "less than a segment"],
         ),
         (format!("{nvme}write_bytes_per_day = \"often\"\n"), &["write_bytes_per_day", "often"]),
+        (cluster(member("b", "127.0.0.1")), &["cluster.members", "`a` and `b` have one endpoint"]),
+        (cluster(member("b", "0.0.0.0")), &["cluster.members", "tcp://0.0.0.0:7411", "name the host"]),
     ];
     for (text, wanted) in cases {
         let path = folder.path().join("turnkv.toml");

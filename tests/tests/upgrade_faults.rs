@@ -170,6 +170,45 @@ fn a_program_that_refuses_without_a_word_or_with_wild_ones_is_quoted_in_plain_wo
     Ok(())
 }
 
+/// Whether a process is there and runs.
+fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+#[test]
+fn a_program_that_says_nothing_or_leaves_others_behind_is_ended_with_all_it_started() -> Result<()> {
+    let server = Server::start(setup()?)?;
+    let left = dir(&server)?.join("left");
+    let starts = format!("sleep 600 &\necho $! >> {}\n", left.display());
+    for (name, then, why) in
+        [("hangs", "wait", "does not answer within"), ("leaves", "exit 0", "is no turnkv that takes over")]
+    {
+        let path = dir(&server)?.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{starts}{then}\n"))?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        let said = refused(&server, &["--binary", &path.display().to_string()])?;
+        ensure!(said.contains(why), "{name}: {said}");
+    }
+    let left = std::fs::read_to_string(left)?;
+    ensure!(left.lines().count() == 2 && !left.lines().any(lives), "they live on: {left}");
+    Ok(())
+}
+
+#[test]
+fn a_wait_of_no_time_is_refused_with_its_bounds() -> Result<()> {
+    let server = Server::start(setup()?)?;
+    for wait_s in ["0", "18446744073709551615"] {
+        let output = server.upgrade(&["--wait-s", wait_s])?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(
+            !output.status.success() && said.contains("--wait-s") && said.contains("1..=86400"),
+            "{said}"
+        );
+    }
+    Ok(())
+}
+
 #[test]
 fn a_second_upgrade_is_told_when_to_ask_again() -> Result<()> {
     let server = Server::start(setup()?)?;

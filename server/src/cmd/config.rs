@@ -11,6 +11,7 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<()> {
     if !unset.is_empty() {
         text += &format!("\n# not set: {}\n", unset.join(", "));
     }
+    text += &settings.between().map(|note| format!("\n# {note}\n")).unwrap_or_default();
     text += &made(settings).unwrap_or_default();
     super::print(&text)?;
     Ok(())

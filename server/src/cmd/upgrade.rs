@@ -2,7 +2,7 @@
 //! Must not know: what the server does for it.
 
 use super::connect::{address_or_default, connect_within};
-use crate::limits::{UPGRADE_ANSWER_MAX, UPGRADE_ASK};
+use crate::limits::{UPGRADE_ANSWER_MAX, UPGRADE_ASK, UPGRADE_WAIT_S_MAX};
 use crate::report::{self, misused};
 use clap::Args;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub(crate) struct UpgradeArguments {
     #[arg(long, env = "TURNKV_ADDRESS")]
     address: Option<String>,
     /// Seconds to wait until the new program serves.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=UPGRADE_WAIT_S_MAX))]
     wait_s: u64,
 }
 

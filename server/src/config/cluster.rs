@@ -2,6 +2,8 @@
 
 use super::bounds::{bad, within};
 use super::error::ConfigError;
+use super::reach::{apart, reached};
+use super::tls::Tls;
 use crate::limits::{CLUSTER_NAME_BYTES_MAX, CLUSTER_WEIGHT_MAX, ETCD_ENDPOINTS_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -98,11 +100,20 @@ pub(crate) enum ClusterMembers {
 }
 
 impl ClusterSettings {
-    /// Checks the section. `tcp`: where this server listens for others.
-    pub(super) fn check(file: ClusterFile, tcp: Option<SocketAddr>) -> Result<ClusterSettings, ConfigError> {
-        if tcp.is_none() {
+    /// Checks the section. `tcp`: where this server listens for others, and how that is protected.
+    pub(super) fn check(
+        file: ClusterFile,
+        (tcp, tls): (Option<SocketAddr>, &Tls),
+    ) -> Result<ClusterSettings, ConfigError> {
+        let Some(tcp) = tcp else {
             return Err(bad("tcp", "a member of a cluster is reached over TCP: say where".to_owned()));
-        }
+        };
+        let settings = ClusterSettings::read(file)?;
+        settings.speaks(tcp, tls)?;
+        Ok(settings)
+    }
+
+    fn read(file: ClusterFile) -> Result<ClusterSettings, ConfigError> {
         let name = named("cluster.name", file.name.unwrap_or_else(|| "turnkv".to_owned()))?;
         let id = file.id.ok_or_else(|| bad("cluster.id", "name this member".to_owned()))?;
         let id = named("cluster.id", id)?;
@@ -205,14 +216,6 @@ fn named(key: &'static str, name: String) -> Result<String, ConfigError> {
     Err(bad(key, format!("`{name}` is not 1 to {most} letters, digits, `-`, `_` and `.`")))
 }
 
-fn reached(key: &'static str, endpoint: String) -> Result<String, ConfigError> {
-    let place = endpoint.strip_prefix("tcp://").or_else(|| endpoint.strip_prefix("tls://"));
-    match place.and_then(Dial::place) {
-        Some(_) => Ok(endpoint),
-        None => Err(bad(key, format!("`{endpoint}` must be tcp://host:port or tls://host:port"))),
-    }
-}
-
 fn weight(key: &'static str, weight: Option<u32>) -> Result<u32, ConfigError> {
     within(key, weight, WEIGHT_USUAL, 0, CLUSTER_WEIGHT_MAX)
 }
@@ -231,9 +234,12 @@ fn of_etcd(endpoints: Vec<String>) -> Result<Vec<String>, ConfigError> {
 
 fn listed(members: Vec<MemberFile>) -> Result<Vec<ListedMember>, ConfigError> {
     let key = "cluster.members";
-    let mut known = BTreeSet::new();
-    if members.len() > MEMBERS_MAX || !members.iter().all(|member| known.insert(member.id.as_str())) {
+    if members.len() > MEMBERS_MAX {
         return Err(bad(key, format!("name at most {MEMBERS_MAX}, each once")));
+    }
+    let mut known = BTreeSet::new();
+    if let Some(twice) = members.iter().find(|member| !known.insert(member.id.as_str())) {
+        return Err(bad(key, format!("`{}` is named twice: name each member once", twice.id)));
     }
     let checked = |member: MemberFile| {
         Ok(ListedMember {
@@ -243,7 +249,9 @@ fn listed(members: Vec<MemberFile>) -> Result<Vec<ListedMember>, ConfigError> {
             weight: weight(key, member.weight)?,
         })
     };
-    members.into_iter().map(checked).collect()
+    let checked = members.into_iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+    apart(&checked)?;
+    Ok(checked)
 }
 
 #[cfg(test)]
@@ -253,7 +261,7 @@ mod tests {
     use std::path::Path;
 
     const LIST: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"a\"\nmembers = [\
-        { id = \"a\", endpoint = \"tcp://127.0.0.1:1\" }, { id = \"b\", endpoint = \"tls://pool-b:7411\", weight = 7, zone = \"z\" }]\n";
+        { id = \"a\", endpoint = \"tcp://127.0.0.1:1\" }, { id = \"b\", endpoint = \"tcp://pool-b:7411\", weight = 7, zone = \"z\" }]\n";
     const ETCD: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"a\"\nendpoint = \"tcp://[::1]:1\"\netcd = [\"https://e:2379\"]\n";
 
     #[test]
@@ -273,13 +281,13 @@ mod tests {
 
     #[test]
     fn what_is_no_cluster_names_its_key() {
-        let member = |id: &str| format!("{{ id = \"{id}\", endpoint = \"tcp://h:1\" }}");
+        let member = |id: &str| format!("{{ id = \"{id}\", endpoint = \"tcp://{id}:1\" }}");
         let (a, b) = (member("a"), member("b"));
         for (text, key) in [
             ("id = \"a\"".to_owned(), "cluster.members"),
             (format!("members = [{a}]"), "cluster.id"),
             (format!("id = \"c\"\nmembers = [{a}, {b}]"), "`c`"),
-            (format!("id = \"a\"\nmembers = [{a}, {a}]"), "each once"),
+            (format!("id = \"a\"\nmembers = [{a}, {a}]"), "named twice"),
             (format!("id = \"a/b\"\nmembers = [{a}]"), "cluster.id"),
             (format!("id = \"a\"\nweight = 3\nmembers = [{a}]"), "the same for all"),
             ("id = \"a\"\netcd = [\"http://e:1\"]".to_owned(), "cluster.endpoint"),

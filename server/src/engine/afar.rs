@@ -10,7 +10,7 @@
 
 use super::second_copies::SecondCopies;
 use crate::cluster::MemberCard;
-use crate::limits::{PULL_PAGES_MAX, PULLS_MAX, PULLS_WAITING_MAX};
+use crate::limits::{PULL_PAGES_MAX, PULL_PAGES_SETTLED_PER_LOCK, PULLS_MAX, PULLS_WAITING_MAX};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -111,20 +111,22 @@ impl Afar {
     /// Has pages brought, those that no other pull brings already: of a prefix none if one brings its last page, and so all before it.
     /// False: there are too many.
     pub(crate) fn begin(&self, mut pull: Pull) -> bool {
+        // Made before the lock is taken: reloads of other sessions look behind it, and there may be many.
+        let coming = pull.hashes.get(pull.here..).unwrap_or_default();
+        let marks: Vec<u64> = coming.iter().map(|hash| mark(&pull.namespace, hash)).collect();
         let mut state = self.state.lock();
-        let is_brought = |last| state.pages.contains_key(&mark(&pull.namespace, last));
-        if pull.session.is_none() && pull.hashes.last().is_some_and(is_brought) {
+        if pull.session.is_none() && marks.last().is_some_and(|last| state.pages.contains_key(last)) {
             return true;
         }
-        let coming = pull.hashes.len().saturating_sub(pull.here);
-        if state.waiting.len() >= PULLS_WAITING_MAX || state.pages.len() + coming > PULL_PAGES_MAX {
+        if state.waiting.len() >= PULLS_WAITING_MAX || state.pages.len() + marks.len() > PULL_PAGES_MAX {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         state.last += 1;
         pull.id = state.last;
-        for hash in &pull.hashes[pull.here..] {
-            state.pages.entry(mark(&pull.namespace, hash)).or_insert(pull.id);
+        state.pages.reserve(marks.len());
+        for mark in marks {
+            state.pages.entry(mark).or_insert(pull.id);
         }
         state.waiting.push_back(pull);
         self.has_any.store(true, Ordering::Release);
@@ -155,9 +157,11 @@ impl Afar {
 
     /// A pull ended: what has not come of it will not.
     pub(crate) fn ended(&self, pull: &Pull) {
+        for part in pull.hashes.chunks(PULL_PAGES_SETTLED_PER_LOCK) {
+            self.state.lock().settle(pull, part);
+        }
         let mut state = self.state.lock();
         state.under_way.retain(|known| known.id != pull.id);
-        state.settle(pull, &pull.hashes);
         let is_empty = state.under_way.is_empty() && state.waiting.is_empty();
         self.has_any.store(!is_empty, Ordering::Release);
         drop(state);

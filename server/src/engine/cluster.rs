@@ -74,10 +74,12 @@ impl Engine {
     pub(crate) fn held_session(&self, of: &SessionKey) -> Result<Option<HeldSession>, Error> {
         let ns = self.find_namespace(&of.namespace)?;
         let Some(turn) = self.turn_of(ns, &of.session) else { return Ok(None) };
-        let outline = self.session_outline(of)?;
-        let tail_tokens = outline.last().map_or(0, |last| last.tail_tokens);
-        let hashes: Vec<BlockHash> = outline.into_iter().map(|page| page.hash).collect();
-        Ok(Some(HeldSession { turn, hashes, tail_tokens }).filter(|held| !held.hashes.is_empty()))
+        // Those that are present, in order: of a list nothing follows one that is not.
+        let hashes = self.session_hashes(ns, &of.session)?;
+        let Some(last) = hashes.last() else { return Ok(None) };
+        let last = self.decide().pool.outline_of(ns, std::slice::from_ref(last));
+        let tail_tokens = last.first().map_or(0, |last| last.tail_tokens);
+        Ok(Some(HeldSession { turn, hashes, tail_tokens }))
     }
 }
 

@@ -26,8 +26,9 @@ pub(super) enum AtHome {
 
 impl Engine {
     /// Before a turn begins here: where the session's last one ended, if that was not here, and its pages on their way from there.
-    /// Bounded in time; the turn begins whatever it finds, unless that is a home to which the caller may go instead.
-    pub(crate) async fn find_turn(&self, ask: &BeginTurn<'_>) -> Option<Arc<MemberCard>> {
+    /// Bounded in time, however much its home names; the turn begins whatever it finds, unless that is a home to which the caller may go
+    /// instead.
+    pub(crate) async fn find_turn(self: &Arc<Self>, ask: &BeginTurn<'_>) -> Option<Arc<MemberCard>> {
         let cluster = self.cluster()?;
         let ns = self.find_namespace(&ask.of.namespace).ok()?;
         if self.afar.pages_of(&ask.of.namespace, &ask.of.session).is_some() {
@@ -46,7 +47,7 @@ impl Engine {
     /// Has what a session's home names pulled, and the session go on here. Returns the home instead, asking it nothing, where the caller
     /// may go there.
     async fn go_there(
-        &self,
+        self: &Arc<Self>,
         cluster: &Cluster,
         ns: NamespaceIndex,
         ask: &BeginTurn<'_>,
@@ -54,8 +55,7 @@ impl Engine {
         match self.at_home(cluster, &ask.of, ask.ended, ask.may_go).await? {
             AtHome::Goes(member) => Some(member),
             AtHome::Named(turns, pull) => {
-                self.goes_on_here(ns, &ask.of.session, turns, &pull.hashes);
-                self.pull(pull);
+                self.follow(ns, &ask.of.session, turns, pull).await;
                 None
             }
         }
@@ -89,6 +89,19 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// A session goes on here, and has pulled what is not here. It may have very many pages, so this goes on beside whoever waits for it,
+    /// and after they have stopped waiting.
+    async fn follow(self: &Arc<Self>, ns: NamespaceIndex, session: &SessionId, turns: u32, pull: Pull) {
+        let (engine, session) = (Arc::clone(self), session.clone());
+        let followed = tokio::task::spawn_blocking(move || {
+            engine.goes_on_here(ns, &session, turns, &pull.hashes);
+            engine.pull(pull);
+        });
+        if let Err(error) = followed.await {
+            tracing::error!(%error, "a session that was found does not go on here");
+        }
     }
 
     /// A session goes on here after so many turns, with what is here of its list.

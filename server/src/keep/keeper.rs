@@ -20,14 +20,13 @@ use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame, LocalListener, LocalSocket
 pub(crate) fn run(socket: &Path, without_server: Duration) -> io::Result<()> {
     raise_files();
     let listener = LocalListener::bind(socket, 0o600)?;
-    let mut keeper = Keeping { kept: BTreeMap::new(), without_server };
-    while comes(&listener, keeper.without_server)? {
+    let until = Instant::now() + without_server;
+    let mut keeper = Keeping { kept: BTreeMap::new(), without_server, until };
+    while comes(&listener, keeper.until)? {
         let server = listener.accept()?;
-        if server.peer()?.uid != geteuid().as_raw() {
-            continue;
+        if server.peer()?.uid == geteuid().as_raw() {
+            keeper.serve(&server);
         }
-        // However the connection ends, what is kept is kept.
-        keeper.serve(&server).unwrap_or_default();
     }
     Ok(())
 }
@@ -35,29 +34,45 @@ pub(crate) fn run(socket: &Path, without_server: Duration) -> io::Result<()> {
 struct Keeping {
     kept: BTreeMap<String, OwnedFd>,
     without_server: Duration,
+    /// When all is let go of, if no server comes.
+    until: Instant,
 }
 
 impl Keeping {
-    /// Serves one server for as long as it lives.
-    fn serve(&mut self, server: &LocalSocket) -> io::Result<()> {
-        loop {
-            let Frame { verb, body, fd, .. } = server.recv(None)?;
-            match verb {
-                HELLO => {
-                    self.without_server = read_hello(&body)?;
-                    self.hand_over(server)?;
-                }
-                KEEP => match self.keep(&body, fd) {
-                    Ok(()) => answer(server, 0, &[])?,
-                    Err(why) => answer(server, FLAG_FAILURE, why.to_string().as_bytes())?,
-                },
-                DROP => {
-                    self.kept.remove(&name(&body)?);
-                    // One that did not wait for the answer may have said more before it went.
-                    answer(server, 0, &[]).unwrap_or_default();
-                }
-                _ => return Err(wrong("a server asked for something else")),
+    /// Serves one server for as long as it lives. Who connects and goes again is none: the time without a server goes on.
+    fn serve(&mut self, server: &LocalSocket) {
+        let mut was_server = false;
+        // However the connection ends, what is kept is kept.
+        while let Ok(did) = self.hear(server) {
+            was_server |= did;
+        }
+        if was_server {
+            self.until = Instant::now() + self.without_server;
+        }
+    }
+
+    /// Does what is asked next. Whether it was what a server does: it took over what is kept, or gave something.
+    fn hear(&mut self, server: &LocalSocket) -> io::Result<bool> {
+        let Frame { verb, body, fd, .. } = server.recv(None)?;
+        match verb {
+            HELLO => {
+                self.without_server = read_hello(&body)?;
+                self.hand_over(server)?;
+                Ok(!self.kept.is_empty())
             }
+            KEEP => {
+                let kept = self.keep(&body, fd);
+                let (flags, why) =
+                    kept.as_ref().map_or_else(|why| (FLAG_FAILURE, why.to_string()), |()| (0, String::new()));
+                answer_or_end(server, flags, why.as_bytes());
+                Ok(kept.is_ok())
+            }
+            DROP => {
+                let was_kept = self.kept.remove(&name(&body)?).is_some();
+                answer_or_end(server, 0, &[]);
+                Ok(was_kept)
+            }
+            _ => Err(wrong("a server asked for something else")),
         }
     }
 
@@ -87,17 +102,21 @@ fn answer(server: &LocalSocket, flags: u8, body: &[u8]) -> io::Result<()> {
     server.send_by(DONE, flags, body, &[], Instant::now() + KEEP_CALL_WAIT)
 }
 
+/// Answers who may have gone meanwhile: one that did not wait for this may have said more before.
+fn answer_or_end(server: &LocalSocket, flags: u8, body: &[u8]) {
+    answer(server, flags, body).unwrap_or_default();
+}
+
 fn name(body: &[u8]) -> io::Result<String> {
     let name =
         std::str::from_utf8(body).ok().filter(|name| !name.is_empty() && name.len() <= KEPT_NAME_BYTES_MAX);
     name.map(str::to_owned).ok_or_else(|| wrong("a name is empty, too long, or no text"))
 }
 
-/// Whether a server connects within a time.
-fn comes(listener: &LocalListener, within: Duration) -> io::Result<bool> {
-    let end = Instant::now() + within;
+/// Whether a server connects until then.
+fn comes(listener: &LocalListener, until: Instant) -> io::Result<bool> {
     loop {
-        let left = end.saturating_duration_since(Instant::now());
+        let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)) {
             Ok(ready) => return Ok(ready > 0),

@@ -35,6 +35,8 @@ pub(crate) const PULL_STALL_MAX: Duration = Duration::from_secs(5);
 pub(crate) const PREFETCH_AFAR_AHEAD: Duration = Duration::from_secs(5);
 /// Sessions that are waited with until then; one more is not brought ahead of its turn.
 pub(crate) const PREFETCH_AFAR_WAITING_MAX: usize = 4_096;
+/// Pages of a pull that ended that are let go of under one hold of the lock that reloads look behind.
+pub(crate) const PULL_PAGES_SETTLED_PER_LOCK: usize = 2048;
 /// How often the gauges of pulls are brought up to date.
 pub(crate) const PULL_LOOK: Duration = Duration::from_millis(500);
 /// How long a reload waits for the next page of a pull, within its own deadline.

@@ -4,12 +4,14 @@
 use crate::limits::{
     SPOKEN_PROTOCOL, UPGRADE_CHECK_MAX, UPGRADE_CHECK_PAUSE, UPGRADE_FAILED_BYTES_MAX, UPGRADE_SAID_BYTES_MAX,
 };
-use rustix::process::geteuid;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process_group, waitid};
 use std::fs::FileType;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Instant;
 use turnkv_proto::{Error, ErrorKind};
@@ -128,20 +130,19 @@ fn read(said: &str) -> Option<(String, u32, u32)> {
 fn ask(command: &mut Command, path: &Path) -> Result<String, Error> {
     let refuse = |why: String| Error::invalid(format!("{} {why}", path.display()));
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child =
-        piped.spawn().map_err(|error| refuse(format!("does not run ({error}): name a program")))?;
-    let deadline = Instant::now() + UPGRADE_CHECK_MAX;
-    let ended: Option<ExitStatus> = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break Some(status),
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(UPGRADE_CHECK_PAUSE),
-            Ok(None) | Err(_) => break None,
-        }
-    };
-    let Some(status) = ended else {
-        // Killed: its end is near, and it is reaped.
-        child.kill().and_then(|()| child.wait()).map(drop).unwrap_or_default();
-        return Err(refuse("does not answer: is it turnkv?".to_owned()));
+    let mut child = piped
+        .process_group(0)
+        .spawn()
+        .map_err(|error| refuse(format!("does not run ({error}): name a program")))?;
+    let has_ended = ends_by(&child, Instant::now() + UPGRADE_CHECK_MAX);
+    // What it started goes with it: nothing is left behind, and nobody else holds the pipes open that are read here.
+    kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap_or_default();
+    let status = child.wait();
+    let Some(status) = status.ok().filter(|_| has_ended) else {
+        return Err(refuse(format!(
+            "does not answer within {} s: is it turnkv?",
+            UPGRADE_CHECK_MAX.as_secs()
+        )));
     };
     let read = |from: Option<&mut dyn Read>| {
         let mut bytes = Vec::new();
@@ -156,6 +157,20 @@ fn ask(command: &mut Command, path: &Path) -> Result<String, Error> {
     let said = Some(cut(&said)).filter(|said| !said.is_empty());
     let said = said.unwrap_or_else(|| "it does not say why; run it by hand".to_owned());
     Err(refuse(format!("refuses ({status}): {said}")))
+}
+
+/// Whether a process ends in time. It is not reaped yet: until it is, its group is no other's.
+fn ends_by(child: &Child, deadline: Instant) -> bool {
+    let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    loop {
+        match waitid(WaitId::Pid(Pid::from_child(child)), looks) {
+            Ok(Some(_)) => return true,
+            Ok(None) | Err(Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(UPGRADE_CHECK_PAUSE);
+            }
+            Ok(None) | Err(_) => return false,
+        }
+    }
 }
 
 /// A text from elsewhere as it may be shown: one line, no longer than [`UPGRADE_FAILED_BYTES_MAX`] bytes.

@@ -15,8 +15,8 @@ const SMALL: &str =
     "[nvme]\npath = \"/one\"\nbytes = \"8GiB\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
 const LARGE: &str = "tcp = \"10.0.0.5:1\"\n[dram]\nbytes = \"64GiB\"\n[nvme]\npath = \"/two\"\nbytes = \"1TiB\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n";
 /// Two members of a cluster that tell of their pages. What differs between them has no default of its own.
-const ONE: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"one\"\nendpoint = \"tls://one:1\"\netcd = [\"https://one:2379\"]\n[events]\npublish = \"127.0.0.1:2\"\n";
-const TWO: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"two\"\nendpoint = \"tls://two:1\"\netcd = [\"https://two:2379\"]\n[events]\npublish = \"127.0.0.1:3\"\n";
+const ONE: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"one\"\nendpoint = \"tcp://one:1\"\netcd = [\"https://one:2379\"]\n[events]\npublish = \"127.0.0.1:2\"\n";
+const TWO: &str = "tcp = \"127.0.0.1:1\"\n[cluster]\nid = \"two\"\nendpoint = \"tcp://two:1\"\netcd = [\"https://two:2379\"]\n[events]\npublish = \"127.0.0.1:3\"\n";
 /// Keys that a `[nvme]`, a `[tls]`, a `[cluster]` or an `[events]` must have.
 const REQUIRED: [&str; 7] =
     ["nvme.path", "nvme.bytes", "tls.cert", "tls.key", "tls.client_ca", "cluster.id", "events.publish"];

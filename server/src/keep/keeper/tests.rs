@@ -83,3 +83,24 @@ fn a_keeper_that_ends_is_noticed_and_one_that_hears_nonsense_keeps_what_it_has()
     thread.join().unwrap().unwrap();
     assert!(run(dir.path(), LONG).is_err(), "a directory is no socket");
 }
+
+#[test]
+fn a_look_does_not_begin_the_time_anew_and_a_server_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, short) = (dir.path().join("k"), Duration::from_millis(400));
+    let thread = keeper(&socket, LONG);
+    let first = find(socket.clone(), short).unwrap();
+    first.custody.keep(&[("a".to_owned(), memory("kept").as_fd())]).unwrap();
+    drop(first);
+    // A server that takes it over, whoever looked before it.
+    std::thread::sleep(short / 2);
+    drop(find(socket.clone(), short).unwrap());
+    let began = Instant::now();
+    while !thread.is_finished() {
+        drop(LocalSocket::connect(&socket, Instant::now() + LONG));
+        assert!(began.elapsed() < 5 * short, "looks keep it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(began.elapsed() >= short * 9 / 10, "the server before began the time anew");
+    thread.join().unwrap().unwrap();
+}
