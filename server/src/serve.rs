@@ -108,9 +108,7 @@ pub(crate) async fn run(mut start: Start) -> anyhow::Result<Left> {
     let place = take_place(&start.settings)?;
     let (settings, held) = (start.settings.clone(), start.held.clone());
     let kept = kept_by(&settings, &held)?;
-    if let Some(note) = settings.between() {
-        tracing::warn!("{note}");
-    }
+    settings.between().iter().for_each(|note| tracing::warn!("{note}"));
     let cluster = settings.cluster.as_ref().map(Cluster::new).transpose()?;
     let joined = cluster.clone();
     let engine = tokio::task::spawn_blocking(move || Engine::start(settings, kept, joined)).await??;

@@ -4,13 +4,11 @@
 //!
 //! - `support`: pools of a cluster, each behind a proxy of its own; turns of a session
 //! - `hops`: sessions that go from pool to pool, and prefixes that no session names
-//! - `long`: sessions of very many pages
 //! - `nowhere`: prompts that no member has
 //! - `faults`: homes that are slow, damaged on the way, killed, begin again; pools that are killed while they pull
 #![forbid(unsafe_code)]
 
 mod faults;
 mod hops;
-mod long;
 mod nowhere;
 mod support;
