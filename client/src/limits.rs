@@ -103,10 +103,10 @@ pub const TRIES_MAX: usize = 4;
 pub const REDIRECTS_MAX: u32 = 2;
 /// The least time for an answer of one member, where a call leaves time for another one.
 pub const MEMBER_WAIT_MIN: Duration = Duration::from_secs(1);
-/// The first pause before the members are asked for again, after one that told of them has ended.
-pub const MEMBERS_PAUSE_MIN: Duration = Duration::from_secs(1);
-/// The longest of them, where nobody tells; it doubles.
-pub const MEMBERS_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The pause before another member is asked who there is, after one that told of it has ended or did not answer.
+pub const MEMBERS_PAUSE: Duration = Duration::from_secs(1);
+/// The same after a pool that answers and tells nothing: it is in no cluster, or does not tell this caller.
+pub const UNTOLD_PAUSE: Duration = Duration::from_secs(30);
 /// How often it is looked whether a member that is sick may be asked again.
 pub const SICK_PAUSE: Duration = Duration::from_millis(250);
 /// The first pause between attempts to connect; it doubles.

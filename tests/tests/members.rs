@@ -126,6 +126,11 @@ async fn whoever_dies_is_followed_by_the_next_and_comes_back_first() -> Result<(
     let remote = user(&cluster, &[0, 1]).await?;
     let hashes = chain(4, 60);
     turn(&remote, "talk", 0, &hashes[..10], 0).await?;
+    let until = Instant::now() + AGREE_MAX;
+    while remote.client.state().members < 3 {
+        ensure!(Instant::now() < until, "nobody tells who the members are: {:?}", remote.client.state());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     cluster.servers[0].kill()?;
     // In the middle of a turn: what it had is gone with its member, its next one is computed anew, elsewhere.
     let began = Instant::now();

@@ -3,8 +3,9 @@
 
 use super::choice::Members;
 use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
 use crate::grpc;
-use crate::limits::{MEMBER_WAIT_MIN, MEMBERS_PAUSE_MAX, MEMBERS_PAUSE_MIN, SICK_PAUSE};
+use crate::limits::{MEMBER_WAIT_MIN, MEMBERS_PAUSE, SICK_PAUSE, UNTOLD_PAUSE};
 use crate::link::Link;
 use std::sync::{Arc, Weak};
 use tonic::Streaming;
@@ -28,24 +29,31 @@ impl Members {
 
 /// Hears of the members from one of them, and after that one from another.
 async fn listen(members: Weak<Members>) {
-    let mut pause = MEMBERS_PAUSE_MIN;
     while let Some(link) = members.upgrade().map(|members| members.usual()) {
-        let was_told = hear(&link, &members).await;
-        pause = if was_told { MEMBERS_PAUSE_MIN } else { (pause * 2).min(MEMBERS_PAUSE_MAX) };
+        let pause = match ask(&link).await {
+            Ok(told) => {
+                hear(told, &members).await;
+                MEMBERS_PAUSE
+            }
+            Err(Error {
+                kind: ErrorKind::Unavailable | ErrorKind::Deadline | ErrorKind::BreakerOpen,
+                ..
+            }) => MEMBERS_PAUSE,
+            Err(error) => {
+                tracing::debug!(member = %link.address, %error, "a pool does not tell who the members are");
+                UNTOLD_PAUSE
+            }
+        };
         tokio::time::sleep(pause).await;
     }
 }
 
-/// What one of them tells until it ends. False: nothing.
-async fn hear(link: &Link, members: &Weak<Members>) -> bool {
-    let Ok(mut told) = ask(link).await else { return false };
-    let mut was_told = false;
+/// What one of them tells until it ends.
+async fn hear(mut told: Streaming<MembersReply>, members: &Weak<Members>) {
     while let Ok(Some(reply)) = told.message().await {
-        let Some(members) = members.upgrade() else { break };
+        let Some(members) = members.upgrade() else { return };
         members.learn(&reply);
-        was_told = true;
     }
-    was_told
 }
 
 /// Lets those that are sick show that they are well again.
@@ -61,7 +69,7 @@ async fn look_after(members: Weak<Members>) {
     }
 }
 
-async fn ask(link: &Link) -> crate::error::Result<Streaming<MembersReply>> {
+async fn ask(link: &Link) -> Result<Streaming<MembersReply>> {
     let ask = |channel| async move { grpc::cluster(channel).watch_members(WatchMembersRequest {}).await };
     let call = link.admit()?;
     call.end(link.rpc(Deadline::after(MEMBER_WAIT_MIN), ask).await)
