@@ -141,7 +141,6 @@ async fn kill_round(round: u64, random: &mut Random) -> Result<()> {
         let began = users[2].namespace.begin_turn_after("talk", "", ended).await?;
         let report = reload_within(&users[2], Duration::from_secs(10), &hashes).await?;
         if report.pages < PAGES {
-            println!("round {round}, home killed: {kills_home}: {began:?}, {report:?}");
             return Ok(false);
         }
         end(&users[2], "talk", &began, &hashes).await?;

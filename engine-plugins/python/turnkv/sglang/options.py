@@ -45,8 +45,8 @@ class Options:
     """Options as checked. Milliseconds and bytes are in the names."""
 
     pool: str | None = None
-    """unix:/path, tls://host:port, tcp://host:port or http://host:port; None: the embedded pool. Several members of a cluster, all tls:// or
-    all tcp://, with commas between."""
+    """unix:/path, tls://host:port, tcp://host:port or http://host:port; None: the embedded pool. Several members of a cluster,
+    all tls:// or all tcp://, with commas between."""
     data_plane: str = "auto"
     fabric: str = "auto"
     """To a pool of another host: verbs, libfabric, framed, or the fastest that both ends have."""
