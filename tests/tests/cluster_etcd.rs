@@ -6,13 +6,11 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use turnkv_client::{DataPlane, EndTurn, OffloadOptions};
-use turnkv_proto::wire::cluster_client::ClusterClient;
-use turnkv_proto::wire::{StandingReply, StandingRequest};
+use turnkv_proto::wire::StandingReply;
 use turnkv_tests::cluster::{AGREE_MAX, Cluster, Known};
 use turnkv_tests::etcd::Etcd;
-use turnkv_tests::http::{get_soon, steady_address, value};
 use turnkv_tests::pages::chain;
-use turnkv_tests::server::{Server, Setup};
+use turnkv_tests::server::Setup;
 use turnkv_tests::user::User;
 
 const PAGE: u64 = 16 << 10;
@@ -154,85 +152,6 @@ async fn keys_that_are_lost_are_there_again_and_nobody_left_meanwhile() -> Resul
         let mark = etcd.ctl(&["get", &format!("/turnkv/tests/marks/pool-{at}"), "--print-value-only"])?;
         ensure!(mark.trim() == life.to_string(), "the mark of pool-{at} is {mark}, its life {life}");
     }
-    Ok(())
-}
-
-/// What a server says of its part in the cluster.
-async fn standing_at(tcp: &str) -> Result<StandingReply> {
-    let mut client = ClusterClient::connect(format!("http://{tcp}")).await?;
-    Ok(client.standing(StandingRequest {}).await?.into_inner())
-}
-
-/// Waits until a server says that another one has its name, or that none has.
-async fn says_twin(tcp: &str, has_twin: bool) -> Result<StandingReply> {
-    let until = Instant::now() + Duration::from_secs(30);
-    loop {
-        let standing = standing_at(tcp).await?;
-        let said = standing.notes.iter().any(|note| note.contains("has the cluster.id `pool-1` too"));
-        if said == has_twin {
-            return Ok(standing);
-        }
-        ensure!(Instant::now() < until, "{standing:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_server_of_one_name_keeps_out_until_the_first_one_is_gone() -> Result<()> {
-    let Some(etcd) = Etcd::start()? else { return Ok(()) };
-    let mut cluster = pools(&etcd).await?;
-    let epoch = cluster.agree(&ALL, AGREE_MAX).await?;
-    let (tcp, http) = (steady_address()?, steady_address()?);
-    let first = cluster.setup(1).clone();
-    let place = first.tcp.clone().context("its place")?;
-    let sections = first.sections.replace(&place, &tcp.to_string());
-    let (tcp, metrics) = (tcp.to_string(), Some(http.to_string()));
-    let twin = Server::start(Setup { tcp: Some(tcp.clone()), metrics, sections, ..first })?;
-    let standing = says_twin(&tcp, true).await?;
-    ensure!(standing.notes.iter().any(|note| note.contains(&place)), "where the other is: {standing:?}");
-    let gauge = || value(&get_soon(http, "/metrics")?.1, "turnkv_cluster_twin_servers");
-    let until = Instant::now() + Duration::from_secs(10);
-    while gauge()? < 1.0 || !twin.log().contains("another living server has this one's cluster.id") {
-        ensure!(Instant::now() < until, "{}", twin.log());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    tokio::time::sleep(LEASE_OVER).await;
-    ensure!(cluster.agree(&ALL, Duration::from_secs(1)).await? == epoch, "nobody's life was begun again");
-    // It takes the name when that is free, and the first one is the second now.
-    cluster.servers[1].kill()?;
-    says_twin(&tcp, false).await?;
-    let until = Instant::now() + Duration::from_secs(30);
-    let joined = |standing: &StandingReply| {
-        let members = standing.view.iter().flat_map(|view| &view.members);
-        members.filter(|member| member.endpoint == format!("tcp://{tcp}")).count() == 1
-    };
-    while !joined(&cluster.standing(0).await?) || gauge()? > 0.0 {
-        ensure!(Instant::now() < until, "{:?}", cluster.standing(0).await?);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    cluster.servers[1].restart()?;
-    says_twin(&place, true).await?;
-    ensure!(joined(&cluster.standing(0).await?));
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_number_that_no_life_has_is_not_believed_of_etcd() -> Result<()> {
-    let Some(etcd) = Etcd::start()? else { return Ok(()) };
-    let mut cluster = pools(&etcd).await?;
-    let before = life(&cluster.standing(0).await?, "pool-1")?;
-    let card = etcd.ctl(&["get", "/turnkv/tests/members/pool-1", "--print-value-only"])?;
-    let for_ever = card.trim().replace(&format!(":{before}}}"), &format!(":{}}}", u64::MAX));
-    ensure!(for_ever != card.trim(), "{card}");
-    etcd.ctl(&["put", "/turnkv/tests/members/pool-1", &for_ever])?;
-    etcd.ctl(&["put", "/turnkv/tests/marks/pool-2", &u64::MAX.to_string()])?;
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    cluster.agree(&ALL, AGREE_MAX).await?;
-    ensure!(life(&cluster.standing(0).await?, "pool-1")? == before);
-    cluster.servers[2].kill()?;
-    cluster.agree(&[0, 1], AGREE_MAX).await?;
-    cluster.servers[2].restart()?;
-    cluster.agree(&ALL, AGREE_MAX).await?;
     Ok(())
 }
 

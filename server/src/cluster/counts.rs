@@ -41,10 +41,6 @@ pub(super) struct ClusterCounts {
     pub(super) held_views: Counter,
     /// Lives that this process began after its first one.
     pub(super) lives: Counter,
-    /// Whether another living server has this member's name.
-    pub(super) twin: Gauge,
-    /// Words of a member while another server speaks as it.
-    pub(super) twin_messages: Counter,
     /// Words from lives that are over.
     pub(super) fenced: Counter,
     /// Sessions at home here that the pool turned out not to have.
@@ -152,8 +148,6 @@ impl ClusterCounts {
             views: counter!("turnkv_cluster_views_total", "kind" => "changed"),
             held_views: counter!("turnkv_cluster_views_total", "kind" => "held"),
             lives: counter!("turnkv_cluster_lives_total"),
-            twin: gauge!("turnkv_cluster_twin_servers"),
-            twin_messages: counter!("turnkv_cluster_twin_messages_total"),
             fenced: counter!("turnkv_cluster_fenced_messages_total"),
             lost_homes: counter!("turnkv_cluster_lost_sessions_total"),
             lookups_asked: counter!("turnkv_cluster_lookups_total", "by" => "asked"),
@@ -212,14 +206,6 @@ fn describe() {
     describe_counter!(
         "turnkv_cluster_lives_total",
         "Lives that this process began because a later one of its name was heard of: another process may have it"
-    );
-    describe_gauge!(
-        "turnkv_cluster_twin_servers",
-        "1: etcd has another living server of this one's cluster.id, and this one keeps out of the cluster until that is gone"
-    );
-    describe_counter!(
-        "turnkv_cluster_twin_messages_total",
-        "Messages of a member that were refused because another server spoke as the same one, in a later life, a moment ago"
     );
     describe_counter!(
         "turnkv_cluster_etcd_requests_total",

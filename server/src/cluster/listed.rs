@@ -40,12 +40,11 @@ impl ListedMembers {
         is_due.then_some(NewLife { incarnation, seed: self.seed })
     }
 
-    /// A member said this of itself, to this one. Returns a later life of it that was heard a moment ago: two servers have its name, and this is
-    /// the one that began earlier.
+    /// A member said this of itself, to this one.
     ///
     /// # Errors
     /// It is not on the list.
-    pub(super) fn heard(&self, card: MemberCard) -> Result<Option<Incarnation>, Error> {
+    pub(super) fn heard(&self, card: MemberCard) -> Result<(), Error> {
         let Some(listed) = self.listed.get(&card.member.id) else {
             let text =
                 format!("{} is not among this member's cluster.members: the same list is for all", card.name);
@@ -54,10 +53,8 @@ impl ListedMembers {
         // How it is reached, and its part, are what the list says, the same for all.
         let member = Member { weight: listed.weight, ..card.member };
         let card = MemberCard { endpoint: listed.endpoint.clone(), member, ..card };
-        let (said, now) = (card.member.incarnation, Instant::now());
-        let before = self.heard.lock().insert(card.member.id, (card, now));
-        let before = before.filter(|(_, at)| now.saturating_duration_since(*at) <= MEMBER_SILENT_MAX);
-        Ok(before.map(|(card, _)| card.member.incarnation).filter(|latest| *latest > said))
+        self.heard.lock().insert(card.member.id, (card, Instant::now()));
+        Ok(())
     }
 
     /// Who was heard lately, and this member.
@@ -122,14 +119,6 @@ mod tests {
         );
         assert!(seen.cards.iter().all(|card| card.endpoint == format!("tcp://{}:1", card.name)));
         assert!(members.heard(card("d", 1)).unwrap_err().message.contains("not among"));
-    }
-
-    #[test]
-    fn two_servers_of_one_name_are_told_by_their_lives() {
-        let members = ListedMembers::new(&[listed("a"), listed("b")], 5);
-        let heard = |incarnation| members.heard(card("b", incarnation)).unwrap().map(|latest| latest.0);
-        assert_eq!([5, 5, 7, 7].map(heard), [None; 4], "it was started again");
-        assert_eq!([5, 7, 5, 7].map(heard), [Some(7), None, Some(7), None], "both live");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) enum Membership {
 impl Membership {
     /// As it is configured.
     pub(super) fn new(settings: &ClusterSettings, unix_ms: u64) -> Result<Membership, String> {
-        let (own, endpoint) = (&settings.own.id, &settings.own.endpoint);
+        let own = &settings.own.id;
         Ok(match &settings.members {
             ClusterMembers::Listed(members) => {
                 // Nobody says it for all: it is made of the cluster's name.
@@ -27,7 +27,7 @@ impl Membership {
             }
             ClusterMembers::Etcd { endpoints, tls } => {
                 let fresh = MemberId::of(&format!("{own} {unix_ms} {}", std::process::id())).0;
-                let etcd = EtcdMembers::new((&settings.name, own, endpoint), endpoints, tls, fresh)?;
+                let etcd = EtcdMembers::new((&settings.name, own), endpoints, tls, fresh)?;
                 Membership::Etcd(Box::new(etcd))
             }
         })
@@ -70,21 +70,12 @@ impl Membership {
         }
     }
 
-    /// A member said this of itself, to this one. Returns a later life of it that was heard a moment ago: two servers have its name.
-    pub(super) fn heard(&self, card: MemberCard) -> Result<Option<Incarnation>, Error> {
+    /// A member said this of itself, to this one.
+    pub(super) fn heard(&self, card: MemberCard) -> Result<(), Error> {
         match self {
             Membership::Listed(listed) => listed.heard(card),
             // It is there if etcd says so; what it says is judged by its life.
-            Membership::Etcd(_) => Ok(None),
-        }
-    }
-
-    /// Where another living server is that has this member's name: this one keeps out until that is gone.
-    pub(super) fn twin(&self) -> Option<String> {
-        match self {
-            // Others hear it, and say so.
-            Membership::Listed(_) => None,
-            Membership::Etcd(etcd) => etcd.twin(),
+            Membership::Etcd(_) => Ok(()),
         }
     }
 

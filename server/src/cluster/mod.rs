@@ -5,10 +5,10 @@
 //!
 //! - [`runtime`]: [`Cluster`], the verbs; [`rounds`]: what happens once a second, and a life's begin; [`pulling`]: what
 //!   pulls ask; [`moving`], [`takeover`]: sessions that go to another member; [`nowhere`]: pages that
-//!   nobody had a moment ago; [`twins`]: servers of one name; [`report`]: how it stands
+//!   nobody had a moment ago; [`report`]: how it stands
 //! - [`membership`]: who knows the members: [`listed`], [`etcd`]; [`seen`]: what a round sees of them; [`card`]: what one says of itself
 //! - [`peers`], [`peer`]: the others, and the queue to each; [`link`]: a connection to one, and messages as they travel;
-//!   [`place`]: where that is; [`lives`]: which numbers lives can have
+//!   [`place`]: where that is
 //! - [`counts`]: what is counted
 
 mod card;
@@ -16,7 +16,6 @@ mod counts;
 mod etcd;
 pub(crate) mod link;
 mod listed;
-mod lives;
 mod membership;
 mod moving;
 mod nowhere;
@@ -29,7 +28,6 @@ mod rounds;
 mod runtime;
 mod seen;
 mod takeover;
-mod twins;
 
 pub(crate) use card::MemberCard;
 pub(crate) use report::{ClusterReport, PeerAt};

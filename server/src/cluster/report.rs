@@ -17,8 +17,6 @@ pub(crate) struct ClusterReport {
     pub(crate) membership: &'static str,
     /// Whether whoever knows them could be asked in the last round.
     pub(crate) reached: bool,
-    /// Where another living server is that has this member's name.
-    pub(crate) twin: Option<String>,
     /// Sessions at home here.
     pub(crate) homes: usize,
     /// Sessions known as an authority.
@@ -58,7 +56,6 @@ impl Cluster {
             list: Arc::clone(&self.watch().borrow()),
             membership: self.membership.name(),
             reached: self.reached.load(Ordering::Relaxed) > 0,
-            twin: self.membership.twin(),
             homes,
             tips,
             posts,

@@ -63,7 +63,6 @@ impl Cluster {
         loop {
             rounds.tick().await;
             number += 1;
-            self.look_for_twin();
             let may_begin = last_life.is_none_or(|last| number - last >= LIVES_ROUNDS_MIN);
             if may_begin && self.begin_life(last_life.is_none()) {
                 last_life = Some(number);

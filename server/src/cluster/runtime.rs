@@ -86,7 +86,6 @@ pub(crate) struct Cluster {
     pub(super) calls_bell: Notify,
     pub(super) said_held: Seldom,
     pub(super) said_empty: Seldom,
-    pub(super) said_twin: Seldom,
     pool: OnceLock<Weak<dyn HoldsPages>>,
     runtime: Handle,
     probes: Arc<Semaphore>,
@@ -135,7 +134,6 @@ impl Cluster {
             calls_bell: Notify::new(),
             said_held: Seldom::new(),
             said_empty: Seldom::new(),
-            said_twin: Seldom::new(),
             pool: OnceLock::new(),
             runtime,
             probes: Arc::new(Semaphore::new(PROBES_MAX)),
@@ -302,14 +300,13 @@ impl Cluster {
             ));
         }
         let life = from.life();
-        let twin = if life.member == own { Some(life.incarnation) } else { self.membership.heard(from)? };
+        self.membership.heard(from)?;
         self.counts.received.increment(messages.len() as u64);
         for message in messages {
             let envelope = Envelope { from: life, to, message };
             self.act(|state, now| ((), state.member.receive(envelope, now)));
         }
-        // What it said was not heard, and it has been told of the later life; that there are two is for people.
-        twin.map_or(Ok(()), |latest| Err(self.hears_twin(life, latest)))
+        Ok(())
     }
 
     /// Has the member decide, and carries out what follows.

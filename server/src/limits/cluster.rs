@@ -61,11 +61,6 @@ pub(crate) const NOWHERE_PAGES_MAX: u64 = 1 << 16;
 pub(crate) const NOWHERE_CHECKED_MAX: usize = 1024;
 /// Streams of members at a time.
 pub(crate) const MEMBER_WATCHERS_MAX: usize = 256;
-/// How far the number of a life may be ahead of this server's clock, in milliseconds: ten years. A life begins above the latest that was heard
-/// of, so what is nearer is passed by the next one.
-pub(crate) const LIFE_AHEAD_MS_MAX: u64 = 10 * 366 * 86_400_000;
-/// A clock that says less, in milliseconds since 1970, was never set: this is the first of January 2026.
-pub(crate) const LIFE_CLOCK_MS_MIN: u64 = 1_767_225_600_000;
 /// Rounds that pass before a member that was told that its life is over begins another one again.
 pub(crate) const LIVES_ROUNDS_MIN: u64 = 5;
 /// How long one request to etcd may take.

@@ -49,15 +49,8 @@ pub(super) struct Stored {
 /// Keys below a prefix, as of a revision.
 pub(super) struct StoredKeys {
     /// Name (without the prefix) and value of each.
-    pub(super) keys: Vec<(String, LeasedValue)>,
+    pub(super) keys: Vec<(String, Vec<u8>)>,
     pub(super) revision: i64,
-}
-
-/// What a key says, and for how long.
-pub(super) struct LeasedValue {
-    pub(super) value: Vec<u8>,
-    /// With which it ends; 0: with none.
-    pub(super) lease: i64,
 }
 
 /// A key below a watched prefix changed.
@@ -65,7 +58,7 @@ pub(super) struct KeyChange {
     /// Its name, without the prefix.
     pub(super) name: String,
     /// None: it is gone.
-    pub(super) value: Option<LeasedValue>,
+    pub(super) value: Option<Vec<u8>>,
 }
 
 /// A prefix that is watched; it is not any more when this is dropped.
@@ -108,8 +101,7 @@ impl EtcdClient {
         let asked = RangeRequest { key: bytes_of(prefix), range_end: end_of(prefix), limit };
         let answer = self.answered(EtcdVerb::Range, at, KvClient::new(channel).range(asked)).await?;
         let revision = answer.header.map_or(0, |header| header.revision);
-        let keys =
-            answer.kvs.into_iter().filter_map(|kv| Some((name(prefix, &kv.key)?, LeasedValue::of(&kv))));
+        let keys = answer.kvs.into_iter().filter_map(|kv| Some((name(prefix, &kv.key)?, kv.value.to_vec())));
         Ok(StoredKeys { keys: keys.collect(), revision })
     }
 
@@ -217,16 +209,10 @@ impl KeyWatch {
         let change = |event: turnkv_proto::etcd::mvccpb::Event| {
             let is_gone = event.r#type() == EventType::Delete;
             let kv = event.kv?;
-            let value = if is_gone { None } else { Some(LeasedValue::of(&kv)) };
+            let value = if is_gone { None } else { Some(kv.value.to_vec()) };
             Some(KeyChange { name: name(&self.prefix, &kv.key)?, value })
         };
         Ok(told.events.into_iter().filter_map(change).collect())
-    }
-}
-
-impl LeasedValue {
-    fn of(kv: &KeyValue) -> LeasedValue {
-        LeasedValue { value: kv.value.to_vec(), lease: kv.lease }
     }
 }
 

@@ -3,14 +3,12 @@
 //!
 //! ```text
 //!   asked (what all agree on, all keys, a watch) --a look a second: the lease, the own key--> followed
-//!   followed --the own key is another living server's: no life, nothing is put, nobody is seen--> followed, once that key is gone
 //!   any --a request fails, or is late--> not read: the last view stays --a pause--> asked, at another place
 //! ```
 
-use super::client::{EtcdClient, EtcdFault, KeyChange, LeasedValue, StoredKeys};
+use super::client::{EtcdClient, EtcdFault, KeyChange, StoredKeys};
 use super::join::{JoinError, found, keep_mark, next_life};
 use super::keys::{CLUSTER_PROTOCOL, Founded, Keys, card_text, read_card};
-use super::twin::{OwnPlace, SeenCard};
 use crate::cluster::card::MemberCard;
 use crate::cluster::seen::{NewLife, SeenMembers};
 use crate::limits::{ETCD_LEASE, ETCD_LOOK, ETCD_PAUSE_MAX, ETCD_PAUSE_MIN, ETCD_PUT_LOOKS};
@@ -30,9 +28,8 @@ use turnkv_transfer::tls::TlsConfig;
 pub(crate) struct EtcdMembers {
     client: EtcdClient,
     keys: Keys,
-    /// This member, and how it is reached.
+    /// This member.
     name: String,
-    endpoint: String,
     state: Mutex<Following>,
     /// Rung when a life is wanted.
     bell: Notify,
@@ -42,7 +39,7 @@ pub(crate) struct EtcdMembers {
 /// What is read, and what is to be written.
 struct Following {
     /// Cards by name; none: they cannot be read now.
-    seen: Option<BTreeMap<String, SeenCard>>,
+    seen: Option<BTreeMap<String, MemberCard>>,
     /// This member's, as it is to stand in etcd.
     own: Option<MemberCard>,
     founded: Founded,
@@ -57,7 +54,7 @@ struct Following {
 impl EtcdMembers {
     /// Of etcd at these places. `fresh`: a number that nobody else has, for a cluster that is not there yet.
     pub(crate) fn new(
-        (cluster, member, endpoint): (&str, &str, &str),
+        (cluster, member): (&str, &str),
         endpoints: &[String],
         tls: &TlsConfig,
         fresh: u64,
@@ -68,7 +65,6 @@ impl EtcdMembers {
             client: EtcdClient::new(endpoints, tls)?,
             keys: Keys::of(cluster),
             name: member.to_owned(),
-            endpoint: endpoint.to_owned(),
             state: Mutex::new(state),
             bell: Notify::new(),
             said: Seldom::new(),
@@ -89,26 +85,15 @@ impl EtcdMembers {
         None
     }
 
-    /// The members as they were read last. Whose name another server has sees nobody: it is none of them.
+    /// The members as they were read last.
     pub(crate) fn look(&self) -> SeenMembers {
         let state = self.state.lock();
-        let seen = state.seen.iter().filter(|_| self.twin_in(&state).is_none());
-        let cards: Vec<MemberCard> = seen.flat_map(BTreeMap::values).map(|seen| seen.card.clone()).collect();
+        let cards: Vec<MemberCard> = state.seen.iter().flat_map(BTreeMap::values).cloned().collect();
         let observation = match state.seen {
             Some(_) => Observation::Members(cards.iter().map(|card| card.member).collect()),
             None => Observation::Unreachable,
         };
         SeenMembers { observation, cards }
-    }
-
-    /// Where another living server is that has this member's name.
-    pub(crate) fn twin(&self) -> Option<String> {
-        self.twin_in(&self.state.lock()).map(|twin| twin.card.endpoint.clone())
-    }
-
-    fn twin_in<'a>(&self, state: &'a Following) -> Option<&'a SeenCard> {
-        let own = OwnPlace { endpoint: &self.endpoint, lease: state.lease };
-        state.seen.as_ref()?.get(&self.name).filter(|seen| seen.is_twin_of(own))
     }
 
     /// This member's card is to stand so from now on.
@@ -204,21 +189,17 @@ impl EtcdMembers {
     fn to_put(&self, again: bool) -> Option<MemberCard> {
         let state = self.state.lock();
         let (own, seen) = (state.own.as_ref()?, state.seen.as_ref()?);
-        if self.twin_in(&state).is_some() {
-            return None;
-        }
-        let stands = seen.get(&self.name).map(|seen| &seen.card);
+        let stands = seen.get(&self.name);
         // A later life's key is not written over: this one's is over.
         let is_over = stands.is_some_and(|card| card.member.incarnation > own.member.incarnation);
         (!is_over && (again || stands != Some(own))).then(|| own.clone())
     }
 
-    /// Has etcd give a life, if one is wanted, and no other server has the name.
+    /// Has etcd give a life, if one is wanted.
     async fn give_life(&self) -> Result<(), JoinError> {
         let (wanted, seed) = {
             let state = self.state.lock();
-            let may_begin = state.given.is_none() && self.twin_in(&state).is_none();
-            (state.wanted.filter(|_| may_begin), state.founded.seed)
+            (state.wanted.filter(|_| state.given.is_none()), state.founded.seed)
         };
         let Some(after) = wanted else { return Ok(()) };
         let incarnation = next_life(&self.client, &self.keys, &self.name, after).await?;
@@ -230,7 +211,7 @@ impl EtcdMembers {
         let cards = listed
             .keys
             .into_iter()
-            .filter_map(|(name, value)| Some((name.clone(), seen_card(&name, &value)?)));
+            .filter_map(|(name, value)| Some((name.clone(), read_card(&name, &value)?)));
         self.state.lock().seen = Some(cards.collect());
     }
 
@@ -238,7 +219,7 @@ impl EtcdMembers {
         let mut state = self.state.lock();
         let Some(seen) = &mut state.seen else { return };
         for KeyChange { name, value } in changes {
-            match value.and_then(|value| seen_card(&name, &value)) {
+            match value.and_then(|value| read_card(&name, &value)) {
                 Some(card) if seen.len() < MEMBERS_MAX || seen.contains_key(&name) => {
                     seen.insert(name, card);
                 }
@@ -247,8 +228,4 @@ impl EtcdMembers {
             }
         }
     }
-}
-
-fn seen_card(name: &str, LeasedValue { value, lease }: &LeasedValue) -> Option<SeenCard> {
-    Some(SeenCard { card: read_card(name, value)?, lease: *lease })
 }

@@ -8,12 +8,11 @@
 //! ```
 //!
 //! - [`follow`]: [`EtcdMembers`], what goes on all the time; [`join`]: a life's begin
-//! - [`client`]: the verbs of etcd; [`keys`]: what stands where; [`twin`]: another server of the same name
+//! - [`client`]: the verbs of etcd; [`keys`]: what stands where
 
 mod client;
 mod follow;
 mod join;
 mod keys;
-mod twin;
 
 pub(super) use follow::EtcdMembers;

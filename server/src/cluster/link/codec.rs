@@ -1,7 +1,6 @@
 //! Messages of members as they travel. Owns: both directions, and what is refused of what comes. Must not know: connections.
 
 use crate::cluster::card::MemberCard;
-use crate::cluster::lives::life_numbered;
 use crate::cluster::takeover::Takeover;
 use crate::limits::{CLUSTER_NAME_BYTES_MAX, CLUSTER_WEIGHT_MAX, MEMBER_TEXT_BYTES_MAX};
 use bytes::Bytes;
@@ -44,7 +43,7 @@ pub(crate) fn read_card(said: wire::Member) -> Result<MemberCard, Error> {
     if !fits {
         return Err(Error::invalid("a member's name, endpoint, zone or weight is out of its bounds"));
     }
-    let (id, incarnation) = (MemberId::of(&said.name), read_number(said.incarnation)?);
+    let (id, incarnation) = (MemberId::of(&said.name), Incarnation(said.incarnation));
     let member = Member { id, incarnation, weight: said.weight, state };
     Ok(MemberCard { name: said.name, endpoint: said.endpoint, zone: said.zone, member })
 }
@@ -110,7 +109,7 @@ pub(crate) fn read_note(note: wire::Note, from: Life) -> Result<Message, Error> 
             let tip = said.tip.ok_or_else(|| Error::invalid("a tip is missing"))?;
             Message::Outdone { session: SessionKey(read_key(&said.session)?), tip: read_tip(tip)? }
         }
-        Says::Over(said) => Message::Over { latest: read_number(said.latest)? },
+        Says::Over(said) => Message::Over { latest: Incarnation(said.latest) },
         Says::AskTip(said) => {
             Message::AskTip { call: CallId(said.call), session: SessionKey(read_key(&said.session)?) }
         }
@@ -168,11 +167,7 @@ fn life(life: Life) -> wire::Life {
 
 fn read_life(said: Option<wire::Life>) -> Result<Life, Error> {
     let said = said.ok_or_else(|| Error::invalid("a member's life is missing"))?;
-    Ok(Life { member: MemberId(said.member), incarnation: read_number(said.incarnation)? })
-}
-
-fn read_number(said: u64) -> Result<Incarnation, Error> {
-    life_numbered(said).ok_or_else(|| Error::invalid(format!("{said} is the number of no member's life")))
+    Ok(Life { member: MemberId(said.member), incarnation: Incarnation(said.incarnation) })
 }
 
 fn key(session: &SessionKey) -> Bytes {

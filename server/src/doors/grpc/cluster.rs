@@ -227,12 +227,6 @@ fn members(list: &MemberList) -> wire::MembersReply {
 
 fn standing(report: ClusterReport) -> wire::StandingReply {
     let mut notes = Vec::new();
-    if let Some(twin) = &report.twin {
-        let (own, what) = (&report.list.own, "this one keeps out of the cluster until it is gone");
-        notes.push(format!(
-            "a living server at {twin} has the cluster.id `{own}` too: {what}; give each its own"
-        ));
-    }
     if !report.reached {
         notes
             .push(format!("who the members are cannot be read ({}): the last view stays", report.membership));
