@@ -17,6 +17,7 @@ mod listen;
 mod nvme;
 mod reach;
 mod remote;
+mod speaks;
 mod text;
 mod tls;
 mod verify;

@@ -2,10 +2,11 @@
 
 use super::bounds::{bad, within};
 use super::error::ConfigError;
-use super::reach::{apart, reached};
+use super::reach::{Reach, reached};
 use super::tls::Tls;
 use crate::limits::{CLUSTER_NAME_BYTES_MAX, CLUSTER_WEIGHT_MAX, ETCD_ENDPOINTS_MAX};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -252,6 +253,20 @@ fn listed(members: Vec<MemberFile>) -> Result<Vec<ListedMember>, ConfigError> {
     let checked = members.into_iter().map(checked).collect::<Result<Vec<_>, _>>()?;
     apart(&checked)?;
     Ok(checked)
+}
+
+/// Two members at one place are one server that is told of twice.
+fn apart(members: &[ListedMember]) -> Result<(), ConfigError> {
+    let mut known = BTreeMap::new();
+    for member in members {
+        let Some(place) = Reach::of(&member.endpoint) else { continue };
+        if let Some(other) = known.insert((place.host, place.port), &member.id) {
+            let (one, two, endpoint) = (other, &member.id, &member.endpoint);
+            let why = format!("`{one}` and `{two}` have one endpoint, {endpoint}: give each its own");
+            return Err(bad("cluster.members", why));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,20 +8,10 @@ use super::prefetch::{Prefetch, PrefetchBegun, When};
 use super::pull::AtHome;
 use super::session::SessionKey;
 use crate::cluster::Where;
-use crate::limits::{FIND_TURN_WAIT, PREFETCH_AFAR_AHEAD, PREFETCH_AFAR_WAITING_MAX};
+use crate::limits::{FIND_TURN_WAIT, PREFETCH_AFAR_AHEAD};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 use turnkv_proto::Error;
-
-/// Room for sessions that are waited with until their time is near.
-pub(super) struct Ahead(Arc<Semaphore>);
-
-impl Default for Ahead {
-    fn default() -> Ahead {
-        Ahead(Arc::new(Semaphore::new(PREFETCH_AFAR_WAITING_MAX)))
-    }
-}
 
 impl Engine {
     /// Brings a session's pages, or the given ones, into DRAM, now or by a time, from another member where its last turn ended there.
@@ -57,7 +47,7 @@ impl Engine {
         let Where::Home { .. } = cluster.whereabouts(&of.namespace, &of.session, 0).await else {
             return None;
         };
-        let place = Arc::clone(&self.ahead.0).try_acquire_owned().ok()?;
+        let place = self.expected.place()?;
         let engine = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(early).await;

@@ -40,6 +40,7 @@ mod cluster;
 mod decide;
 pub(crate) mod drain;
 pub(crate) mod durable;
+mod expected;
 mod fetch;
 mod gauges;
 pub(crate) mod health;

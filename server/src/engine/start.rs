@@ -136,7 +136,7 @@ impl Engine {
             saving_pins: Mutex::default(),
             archived: super::archived::Archived::new(&settings.archive),
             afar: Default::default(),
-            ahead: Default::default(),
+            expected: Default::default(),
             moves: Default::default(),
             clients,
             freed: Notify::new(),

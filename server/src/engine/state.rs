@@ -2,10 +2,10 @@
 //! which extend it.
 
 use super::afar::Afar;
-use super::ahead::Ahead;
 use super::archived::Archived;
 use super::clients::Clients;
 use super::durable::DurableWaits;
+use super::expected::Expected;
 use super::learner::LearnedSaves;
 use super::metrics::Metrics;
 use super::moves::Moves;
@@ -70,7 +70,7 @@ pub(crate) struct Engine {
     /// What other pools of the cluster have, and is on its way.
     pub(crate) afar: Afar,
     /// Sessions of other members that are brought by a time.
-    pub(super) ahead: Ahead,
+    pub(super) expected: Expected,
     /// How far this host is being emptied.
     pub(crate) moves: Moves,
     /// Client processes on this host.
