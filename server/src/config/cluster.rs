@@ -2,7 +2,7 @@
 
 use super::bounds::{bad, within};
 use super::error::ConfigError;
-use super::reach::{Reach, reached};
+use super::reach::{MemberPlace, reached};
 use super::tls::Tls;
 use crate::limits::{CLUSTER_NAME_BYTES_MAX, CLUSTER_WEIGHT_MAX, ETCD_ENDPOINTS_MAX};
 use serde::{Deserialize, Serialize};
@@ -259,7 +259,7 @@ fn listed(members: Vec<MemberFile>) -> Result<Vec<ListedMember>, ConfigError> {
 fn apart(members: &[ListedMember]) -> Result<(), ConfigError> {
     let mut known = BTreeMap::new();
     for member in members {
-        let Some(place) = Reach::of(&member.endpoint) else { continue };
+        let Some(place) = MemberPlace::of(&member.endpoint) else { continue };
         if let Some(other) = known.insert((place.host, place.port), &member.id) {
             let (one, two, endpoint) = (other, &member.id, &member.endpoint);
             let why = format!("`{one}` and `{two}` have one endpoint, {endpoint}: give each its own");

@@ -7,19 +7,19 @@ use std::net::{IpAddr, SocketAddr};
 use turnkv_transfer::tls::Dial;
 
 /// Where a member is, as its endpoint says.
-pub(super) struct Reach {
+pub(super) struct MemberPlace {
     pub(super) is_tls: bool,
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-impl Reach {
+impl MemberPlace {
     /// By an endpoint, if it is one.
-    pub(super) fn of(endpoint: &str) -> Option<Reach> {
+    pub(super) fn of(endpoint: &str) -> Option<MemberPlace> {
         let plain = endpoint.strip_prefix("tcp://").map(|place| (false, place));
         let (is_tls, place) = plain.or_else(|| endpoint.strip_prefix("tls://").map(|place| (true, place)))?;
         let (host, port) = Dial::place(place)?;
-        Some(Reach { is_tls, host: host.to_ascii_lowercase(), port })
+        Some(MemberPlace { is_tls, host: host.to_ascii_lowercase(), port })
     }
 
     fn address(&self) -> Option<IpAddr> {
@@ -40,7 +40,7 @@ impl Reach {
 
 /// An endpoint that others can use: `tcp://host:port` or `tls://host:port` of one host.
 pub(super) fn reached(key: &'static str, endpoint: String) -> Result<String, ConfigError> {
-    let Some(place) = Reach::of(&endpoint) else {
+    let Some(place) = MemberPlace::of(&endpoint) else {
         return Err(bad(key, format!("`{endpoint}` must be tcp://host:port or tls://host:port")));
     };
     if place.address().is_some_and(|address| address.is_unspecified()) {

@@ -4,7 +4,7 @@
 use super::bounds::bad;
 use super::cluster::{ClusterMembers, ClusterSettings, ListedMember};
 use super::error::ConfigError;
-use super::reach::Reach;
+use super::reach::MemberPlace;
 use super::tls::Tls;
 use std::net::SocketAddr;
 use turnkv_transfer::tls::TlsConfig;
@@ -16,7 +16,7 @@ impl ClusterSettings {
             ClusterMembers::Listed(_) => "cluster.members",
             ClusterMembers::Etcd { .. } => "cluster.endpoint",
         };
-        let direct = Reach::of(&self.own.endpoint).filter(|place| place.between(tcp).is_none());
+        let direct = MemberPlace::of(&self.own.endpoint).filter(|place| place.between(tcp).is_none());
         let (endpoint, has_tls) = (&self.own.endpoint, matches!(tls, Tls::Files(_)));
         match direct.map(|place| place.is_tls) {
             Some(true) if !has_tls => {
@@ -40,7 +40,7 @@ impl ClusterSettings {
 
     /// What an operator should know of the way to this member; none: others knock at its own door.
     pub(crate) fn between(&self, tcp: Option<SocketAddr>) -> Option<String> {
-        let between = Reach::of(&self.own.endpoint)?.between(tcp?)?;
+        let between = MemberPlace::of(&self.own.endpoint)?.between(tcp?)?;
         Some(format!(
             "cluster: {between}: others find this member only if a proxy or a port mapping stands between"
         ))
