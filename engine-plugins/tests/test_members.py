@@ -40,7 +40,7 @@ def cluster(folder: pathlib.Path, count: int) -> tuple[list[Server], str]:
 def test_turns_go_on_wherever_a_member_is_left(legacy: bool, tmp_path: pathlib.Path) -> None:
     servers, addresses = cluster(tmp_path, 2)
     model, prompt = tiny_model(), tokens(60, seed=1)
-    pool = turnkv.Pool(addresses, breaker_failures=1)
+    pool = turnkv.Pool(addresses)
     try:
         for server in servers:
             server.start()
