@@ -11,7 +11,7 @@ use crate::cluster::Where;
 use crate::limits::{FIND_TURN_WAIT, PREFETCH_AFAR_AHEAD};
 use std::sync::Arc;
 use std::time::Duration;
-use turnkv_proto::Error;
+use turnkv_proto::{Error, ErrorKind};
 
 impl Engine {
     /// Brings a session's pages, or the given ones, into DRAM, now or by a time, from another member where its last turn ended there.
@@ -26,8 +26,10 @@ impl Engine {
                 Ok(PrefetchBegun { started: begun.started + coming.unwrap_or(0), ..begun })
             }
             // Not here, and so nothing of it in DRAM.
-            (Err(_), Some(started)) => Ok(PrefetchBegun { started, ready: 0 }),
-            (Err(error), None) => Err(error),
+            (Err(error), Some(started)) if error.kind == ErrorKind::SessionUnknown => {
+                Ok(PrefetchBegun { started, ready: 0 })
+            }
+            (Err(error), _) => Err(error),
         }
     }
 
@@ -47,7 +49,13 @@ impl Engine {
         let Where::Home { .. } = cluster.whereabouts(&of.namespace, &of.session, 0).await else {
             return None;
         };
-        let place = self.expected.place()?;
+        let Some(place) = self.expected.place() else {
+            tracing::debug!(
+                session = session.as_str(),
+                "too many sessions are waited with: this one comes with its turn"
+            );
+            return Some(0);
+        };
         let engine = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(early).await;
@@ -63,9 +71,6 @@ impl Engine {
         let AtHome::Named(_, pull) = tokio::time::timeout(FIND_TURN_WAIT, found).await.ok()?? else {
             return None;
         };
-        let here = self.present_pages(&of.namespace, &pull.hashes).ok()?;
-        let coming = (pull.hashes.len() - here) as u32;
-        let begun = self.pull(Pull { session: None, tip: None, expected: true, ..pull });
-        Some(if begun { coming } else { 0 })
+        Some(self.pull(Pull { session: None, tip: None, expected: true, ..pull }).unwrap_or(0))
     }
 }

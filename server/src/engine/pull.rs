@@ -152,10 +152,11 @@ impl Engine {
         Pull { session, tail_tokens, tip, ..Pull::new(of.namespace, hashes, member) }
     }
 
-    /// Has pulled what is not here. False: too many pulls wait.
-    pub(super) fn pull(&self, mut pull: Pull) -> bool {
+    /// Has pulled what is not here. Returns how many pages that is; none: too many pulls wait.
+    pub(super) fn pull(&self, mut pull: Pull) -> Option<u32> {
         pull.here = self.present_pages(&pull.namespace, &pull.hashes).unwrap_or(pull.hashes.len());
-        pull.here == pull.hashes.len() || self.afar.begin(pull)
+        let coming = (pull.hashes.len() - pull.here) as u32;
+        (coming == 0 || self.afar.begin(pull)).then_some(coming)
     }
 
     /// How far a list is here that goes on from a page that is.

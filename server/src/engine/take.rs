@@ -58,7 +58,7 @@ impl Engine {
         self.goes_on_here(ns, session, tip.turn, &named.hashes);
         let pull = self.pull_of(of, (home, tip), named.hashes.clone(), named.tail_tokens);
         let lacks_room = Arc::clone(&pull.lacks_room);
-        if !self.pull(pull) {
+        if self.pull(pull).is_none() {
             return Takeover::NoRoom;
         }
         let until = Instant::now() + TAKE_WAIT;
