@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 
-PAGES, PAUSE_SECONDS = 8, 0.002
+PAGES, PAUSE_SECONDS = 8, 0.05
+"""10 MB/s: a pool of 2 GiB keeps what others stored for as long as an engine's test takes, beside four of these."""
 SHAPE = {"dtype": "bf16", "layers": 2, "kv_heads": 8, "head_dim": 64}
 
 

@@ -2,7 +2,7 @@
 //! how a question travels.
 //!
 //! ```text
-//! hint --it has half of it--> decided
+//! hint --half of it is to be had there--> decided
 //!      --else--> all (few members): a sample to each, then only to those that can still be the best --settled--> decided
 //!            \-> posts (many): who holds the n-th signpost? a few a round --settled--> at its holder --settled--> decided
 //! any  --LOOKUP_MS over--> decided: the best so far
@@ -163,7 +163,8 @@ impl Lookup {
                 return LookupNext { probes, ..LookupNext::default() };
             }
             match self.stage {
-                Stage::Hint if 2 * self.floor < self.total => self.leave_hint(view),
+                // What is here is no answer to who has the rest: a chat that comes back has most of its pages here, not its last turn.
+                Stage::Hint if self.best.is_none() || 2 * self.floor < self.total => self.leave_hint(view),
                 Stage::Posts => {
                     self.next_posts();
                     let posts = self.open_posts();

@@ -86,7 +86,18 @@ impl Cluster {
     }
 
     fn look(&mut self, at: usize, hashes: &[BlockHash], hint: Option<MemberId>) -> Decision {
-        let ask = PrefixAsk { namespace: NAMESPACE, hashes: hashes.to_vec(), local: 0, hint };
+        self.look_beyond(at, hashes, 0, hint)
+    }
+
+    /// The same, where so many leading pages are here.
+    fn look_beyond(
+        &mut self,
+        at: usize,
+        hashes: &[BlockHash],
+        local: usize,
+        hint: Option<MemberId>,
+    ) -> Decision {
+        let ask = PrefixAsk { namespace: NAMESPACE, hashes: hashes.to_vec(), local, hint };
         let (call, effects) = self.members[at].lookup(ask, 0);
         let decided = self.settle(at, effects);
         decided.into_iter().find(|(of, _)| *of == call).expect("it is decided").1
@@ -174,6 +185,17 @@ fn a_hint_that_is_good_is_all_that_is_asked() {
         assert_eq!(cluster.look(0, &hashes, Some(MemberId(2))), found);
         assert!(cluster.questions <= 2);
         assert_eq!(cluster.look(0, &hashes, Some(MemberId(1))), found, "a bad hint costs a round");
+    }
+}
+
+#[test]
+fn who_has_most_of_a_prompt_asks_for_the_rest() {
+    for count in [3, 200] {
+        let mut cluster = Cluster::of(count);
+        let hashes = chain(1, 900);
+        cluster.keep(2, "one", 1, &hashes[..860]);
+        let held = Held { member: MemberId(2), pages: 860 };
+        assert_eq!(cluster.look_beyond(0, &hashes, 700, None), Decision::Holds(held), "of {count}");
     }
 }
 
