@@ -63,7 +63,7 @@ pub use lease::{LeaseExpired, LeasedPage, ReadLease};
 pub use namespace::Namespace;
 pub use offload::{Decline, NotDurable, OffloadOptions, OffloadReport};
 pub use pages::{PageSource, PageTarget, SlotTarget};
-pub use pin::{Pinned, SessionDetail};
+pub use pin::{PinFor, Pinned, SessionDetail};
 pub use reload::device::DeviceReload;
 pub use reload::{MissCause, ReloadOptions, ReloadReport};
 pub use route::{EngineChoice, EngineState, Route};

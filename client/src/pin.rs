@@ -5,8 +5,24 @@ use crate::namespace::Namespace;
 use crate::session::{SessionInfo, count, named, packed};
 use turnkv_proto::{BlockHash, wire};
 
+/// For how long a prefix is pinned, and where.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PinFor {
+    /// Milliseconds; 0: an hour.
+    pub ttl_ms: u64,
+    /// Another member of the pool's cluster has it too: it is found there when the pool's host is gone.
+    pub second_copy: bool,
+}
+
+impl PinFor {
+    /// So many milliseconds, at this pool.
+    pub const fn ms(ttl_ms: u64) -> PinFor {
+        PinFor { ttl_ms, second_copy: false }
+    }
+}
+
 /// What a pin reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
     /// Leading pages protected: fewer than asked where they are absent, or the tenant's budget ends.
     pub pages: usize,
@@ -14,6 +30,8 @@ pub struct Pinned {
     pub pin: BlockHash,
     /// When it ends by itself, unless it is pinned again.
     pub ends_in_ms: u64,
+    /// Where its second copy is, if it was to have one, or why there is none: pin it again to try again.
+    pub second: Option<std::result::Result<String, String>>,
 }
 
 /// All that the pool knows of one session.
@@ -46,29 +64,35 @@ pub struct SessionDetail {
 }
 
 impl Namespace {
-    /// Protects a prefix from its first page on, for a time (0: an hour). Pinning it again renews it.
-    pub async fn pin(&self, hashes: &[BlockHash], ttl_ms: u64) -> Result<Pinned> {
-        let (namespace, hashes) = (self.wire_id(), packed(hashes)?);
-        self.pin_request(None, wire::PinRequest { namespace, hashes, ttl_ms, ..Default::default() }).await
+    /// Protects a prefix from its first page on, for a time. Pinning it again renews it.
+    pub async fn pin(&self, hashes: &[BlockHash], how: PinFor) -> Result<Pinned> {
+        let request = wire::PinRequest { hashes: packed(hashes)?, ..Default::default() };
+        self.pin_request(None, request, how).await
     }
 
     /// Protects the leading `pages` pages of a session (`None`: all of them).
-    pub async fn pin_session(&self, session: &str, pages: Option<usize>, ttl_ms: u64) -> Result<Pinned> {
-        let request = wire::PinRequest {
-            namespace: self.wire_id(),
-            session: named(session)?,
-            pages: count(pages.unwrap_or(0))?,
-            ttl_ms,
-            ..Default::default()
-        };
-        self.pin_request(Some(session), request).await
+    pub async fn pin_session(&self, session: &str, pages: Option<usize>, how: PinFor) -> Result<Pinned> {
+        let (session_name, pages) = (named(session)?, count(pages.unwrap_or(0))?);
+        let request = wire::PinRequest { session: session_name, pages, ..Default::default() };
+        self.pin_request(Some(session), request, how).await
     }
 
-    async fn pin_request(&self, session: Option<&str>, request: wire::PinRequest) -> Result<Pinned> {
+    async fn pin_request(
+        &self,
+        session: Option<&str>,
+        what: wire::PinRequest,
+        how: PinFor,
+    ) -> Result<Pinned> {
+        let copies = if how.second_copy { 2 } else { 1 };
+        let request = wire::PinRequest { namespace: self.wire_id(), ttl_ms: how.ttl_ms, copies, ..what };
         let reply = self.tell(session, |mut client, r| async move { client.pin(r).await }, request).await?;
         let pin = BlockHash::parse_optional(&reply.pin).map_err(Error::protocol)?;
         let pin = pin.ok_or_else(|| Error::protocol("the reply to Pin names no pin"))?;
-        Ok(Pinned { pages: reply.pages as usize, pin, ends_in_ms: reply.ends_in_ms })
+        let second = how.second_copy.then_some(match reply.second_at {
+            name if name.is_empty() => Err(reply.no_second),
+            name => Ok(name),
+        });
+        Ok(Pinned { pages: reply.pages as usize, pin, ends_in_ms: reply.ends_in_ms, second })
     }
 
     /// Ends a pin. False: there is none (any more).

@@ -6,7 +6,7 @@ use crate::server::{Server, Setup};
 use crate::user::User;
 use anyhow::{Result, ensure};
 use std::time::Duration;
-use turnkv_client::{DataPlane, EndTurn, EngineState, OffloadOptions, TierKind};
+use turnkv_client::{DataPlane, EndTurn, EngineState, OffloadOptions, PinFor, TierKind};
 
 /// Bytes of a page of it.
 pub const PAGE: u64 = 64 << 10;
@@ -43,7 +43,7 @@ pub async fn page_after_traffic() -> Result<(Server, String)> {
     user.client.evict(None, Some(TierKind::Dram)).await?;
     user.reload(&hashes).await?;
     user.reload(&chain(2, 3)).await?;
-    user.namespace.pin(&hashes[..4], 0).await?;
+    user.namespace.pin(&hashes[..4], PinFor::ms(0)).await?;
     user.namespace.begin_turn("running").await?;
     let engine = EngineState { name: "gpu-0".to_owned(), ..EngineState::default() };
     user.namespace.route(Some("s"), &[], &[engine]).await?;

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, PageSpan, ReloadOptions};
+use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, PageSpan, PinFor, ReloadOptions};
 use turnkv_tests::pages::{bytes, chain};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -104,7 +104,7 @@ async fn read(address: String, told: Arc<Told>) -> Result<()> {
         };
         match at % 4 {
             0 => drop(user.namespace.prefetch(&name(seed)).await),
-            1 => drop(user.namespace.pin(&chain(seed, PAGES)[..2], 1_000).await),
+            1 => drop(user.namespace.pin(&chain(seed, PAGES)[..2], PinFor::ms(1_000)).await),
             _ => {
                 unless_wrong(user.reload(&chain(seed, PAGES)).await)?;
             }
@@ -177,7 +177,7 @@ async fn live_through_kills(policy: &str, last_in_dram: bool) -> Result<String> 
     let owner = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let held = chain(40_000_000, HELD);
     ensure!(owner.offload(&OffloadOptions::default(), &held).await?.stored == HELD);
-    owner.namespace.pin(&held, 0).await?;
+    owner.namespace.pin(&held, PinFor::ms(0)).await?;
     let mut held = Held::of(&owner, held).await?;
     held.scribble(0)?;
     let told = Arc::new(Told::default());

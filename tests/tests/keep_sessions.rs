@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
-use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions};
+use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, PinFor};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -50,9 +50,9 @@ async fn begun() -> Result<(Server, Vec<(String, u32, usize)>)> {
             turn(&user, &format!("chat-{name}"), &chain(name + 1, pages), 3).await?;
         }
     }
-    ensure!(user.namespace.pin(&chain(9, 1), 3_600_000).await?.pages == 0, "it is absent");
+    ensure!(user.namespace.pin(&chain(9, 1), PinFor::ms(3_600_000)).await?.pages == 0, "it is absent");
     user.offload(&OffloadOptions::default(), &chain(9, 4)).await?;
-    ensure!(user.namespace.pin(&chain(9, 4), 3_600_000).await?.pages == 4);
+    ensure!(user.namespace.pin(&chain(9, 4), PinFor::ms(3_600_000)).await?.pages == 4);
     let before = sessions(&user).await?;
     ensure!(
         before.len() == 5 && before.iter().all(|(_, turn, pages)| (*turn, *pages) == (2, 8)),

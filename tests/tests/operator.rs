@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use std::process::Command;
-use turnkv_client::{DataPlane, Decline, OffloadOptions};
+use turnkv_client::{DataPlane, Decline, OffloadOptions, PinFor};
 use turnkv_tests::child::Running;
 use turnkv_tests::http::{free_address, get, value};
 use turnkv_tests::pages::chain;
@@ -130,7 +130,7 @@ async fn the_commands_answer() -> Result<()> {
     let (good, text, _) = run(&["status", "--address", &server.address(), "--interval-ms", "50"])?;
     ensure!(good && text.contains("12 pages") && text.contains("nvme") && text.contains("MiB"), "{text}");
     ensure!(text.contains("0 B by 0 pins and 0 sessions"), "{text}");
-    user.namespace.pin(&chain(5, 3), 60_000).await?;
+    user.namespace.pin(&chain(5, 3), PinFor::ms(60_000)).await?;
     let (_, text, _) = run(&["status", "--address", &server.address(), "--interval-ms", "50"])?;
     ensure!(
         text.contains("192.0 KiB by 1 pins and 0 sessions") && text.contains("192.0 KiB of its 8.0 MiB"),

@@ -4,7 +4,9 @@
 
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
-use turnkv_client::{BlockHash, DataPlane, EndTurn, EngineState, ErrorKind, OffloadOptions, TierKind};
+use turnkv_client::{
+    BlockHash, DataPlane, EndTurn, EngineState, ErrorKind, OffloadOptions, PinFor, TierKind,
+};
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -120,7 +122,7 @@ async fn a_pin_and_a_priority_hold_under_pressure() -> Result<()> {
     let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
     let prompt = chain(1, 6);
     turn(&user, "first", &prompt, EndTurn::default()).await?;
-    let pinned = user.namespace.pin(&prompt, 60_000).await?;
+    let pinned = user.namespace.pin(&prompt, PinFor::ms(60_000)).await?;
     ensure!((pinned.pages, pinned.pin, pinned.ends_in_ms) == (6, prompt[5], 60_000), "{pinned:?}");
     turn(&user, "vip", &chain(2, 8), EndTurn { priority: 1, ..EndTurn::default() }).await?;
     turn(&user, "usual", &chain(3, 8), EndTurn::default()).await?;
@@ -138,7 +140,7 @@ async fn a_pin_and_a_priority_hold_under_pressure() -> Result<()> {
     flood(&user, 2).await?;
     let left = user.namespace.lookup(&prompt).await?;
     ensure!(left == 0, "given up, and {left} are there");
-    let pin = user.namespace.pin_session("nobody", None, 0).await;
+    let pin = user.namespace.pin_session("nobody", None, PinFor::ms(0)).await;
     ensure!(pin.is_err_and(|error| error.kind == ErrorKind::SessionUnknown));
     Ok(())
 }
@@ -151,10 +153,10 @@ async fn protection_outlives_a_restart() -> Result<()> {
         turn(&user, "first", &chain(1, 4), EndTurn::default()).await?;
         turn(&user, "vip", &chain(2, 6), EndTurn { priority: 3, ttl_ms: 90_000, ..EndTurn::default() })
             .await?;
-        ensure!(user.namespace.pin(&chain(1, 4), 60_000).await?.pages == 4);
-        let over = user.namespace.pin(&chain(2, 2), 60_000).await?;
+        ensure!(user.namespace.pin(&chain(1, 4), PinFor::ms(60_000)).await?.pages == 4);
+        let over = user.namespace.pin(&chain(2, 2), PinFor::ms(60_000)).await?;
         ensure!(user.namespace.unpin(&over.pin).await?);
-        user.namespace.pin(&chain(2, 3), 1).await?;
+        user.namespace.pin(&chain(2, 3), PinFor::ms(1)).await?;
         let before = user.client.stats().await?;
         ensure!(before.protected_bytes == 10 * PAGE, "{before:?}");
         user.settle().await?;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use turnkv_client::{
     BlockHash, Client, ClientConfig, DataPlane, Decline, EndTurn, EngineState, ErrorKind, MissCause,
-    OffloadOptions, PageSource, PageTarget, ReloadOptions,
+    OffloadOptions, PageSource, PageTarget, PinFor, ReloadOptions,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,7 +95,7 @@ async fn sessions_speak_plainly() {
     assert_eq!(busy.kind, ErrorKind::Busy { retry_after_ms: 40 });
     let detail = namespace.describe_session("agent 1").await.unwrap();
     assert_eq!((detail.info.pages, detail.dram_pages, detail.engine.as_deref()), (5, 4, Some("gpu-3")));
-    let pinned = namespace.pin(&chain(2, 1).0, 0).await.unwrap();
+    let pinned = namespace.pin(&chain(2, 1).0, PinFor::ms(0)).await.unwrap();
     assert_eq!((pinned.pages, pinned.pin, pinned.ends_in_ms), (2, BlockHash([8; 32]), 60_000));
     assert!(namespace.unpin(&pinned.pin).await.unwrap());
     assert!(!namespace.unpin(&BlockHash([7; 32])).await.unwrap());

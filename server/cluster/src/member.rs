@@ -290,9 +290,18 @@ impl ClusterMember {
 
     /// Members that could take a session over from here, the first in rank first.
     pub fn takers(&self, session: &SessionKey) -> Vec<MemberId> {
-        let mut takers = ranked(self.view(), self.config.seed, &session.0);
-        takers.retain(|taker| *taker != self.config.own.member);
-        takers
+        self.others_in_rank(&session.0)
+    }
+
+    /// Who could hold a second copy of a prefix, likewise.
+    pub fn holders(&self, prefix: &PrefixKey) -> Vec<MemberId> {
+        self.others_in_rank(&prefix.0)
+    }
+
+    fn others_in_rank(&self, key: &[u8; 16]) -> Vec<MemberId> {
+        let mut others = ranked(self.view(), self.config.seed, key);
+        others.retain(|other| *other != self.config.own.member);
+        others
     }
 
     /// A session is at home elsewhere, because it was taken over from here.

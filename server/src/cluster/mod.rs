@@ -4,7 +4,7 @@
 //! Without `[cluster]` nothing of this is there.
 //!
 //! - [`runtime`]: [`Cluster`], the verbs; [`rounds`]: what happens once a second, and a life's begin; [`pulling`]: what
-//!   pulls ask; [`moving`], [`takeover`]: sessions that go to another member; [`nowhere`]: pages that
+//!   pulls ask; [`moving`], [`takeover`]: sessions that go to another member; [`holding`], [`hold`]: prefixes that have a second copy; [`nowhere`]: pages that
 //!   nobody had a moment ago; [`report`]: how it stands
 //! - [`membership`]: who knows the members: [`listed`], [`etcd`]; [`seen`]: what a round sees of them; [`card`]: what one says of itself
 //! - [`peers`], [`peer`]: the others, and the queue to each; [`link`]: a connection to one, and messages as they travel;
@@ -14,6 +14,8 @@
 mod card;
 mod counts;
 mod etcd;
+mod hold;
+mod holding;
 pub(crate) mod link;
 mod listed;
 mod membership;
@@ -30,6 +32,7 @@ mod seen;
 mod takeover;
 
 pub(crate) use card::MemberCard;
+pub(crate) use hold::PrefixHold;
 pub(crate) use report::{ClusterReport, PeerAt};
 pub(crate) use runtime::{Cluster, HoldsPages, MemberList, Where};
 pub(crate) use takeover::Takeover;

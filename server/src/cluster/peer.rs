@@ -7,6 +7,7 @@
 
 use super::card::MemberCard;
 use super::counts::ClusterCounts;
+use super::hold::PrefixHold;
 use super::link::{LinkFault, MemberLink, Named};
 use super::takeover::Takeover;
 use crate::limits::{
@@ -141,6 +142,19 @@ impl OtherMember {
             return Err(LinkFault::paused());
         }
         self.noted(self.link.name_session(namespace, session).await)
+    }
+
+    /// Has it hold a prefix, or let go of it. Returns why it does not; empty: it does.
+    pub(super) async fn hold_prefix(
+        &self,
+        cluster: &str,
+        from: MemberId,
+        hold: &PrefixHold,
+    ) -> Result<String, LinkFault> {
+        if self.is_paused() {
+            return Err(LinkFault::paused());
+        }
+        self.noted(self.link.hold_prefix(cluster, from, hold).await)
     }
 
     /// Has it take a session over.

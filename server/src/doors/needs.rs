@@ -72,7 +72,8 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::ClusterCountPages
         | Method::ClusterNameSession
         | Method::ClusterNamePrefix
-        | Method::ClusterTakeSession => {
+        | Method::ClusterTakeSession
+        | Method::ClusterHoldPrefix => {
             (Need::Member, Reach::Everybody)
         }
         Method::AdminStats

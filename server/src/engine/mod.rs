@@ -14,6 +14,7 @@
 //! - [`pull`]: what other pools of the cluster have of sessions; [`afar`]: what of it is on its way; [`second_copies`]:
 //!   prefixes that are here and there
 //! - [`leaving`], [`moves`]: sessions that go to other pools, because this host is emptied; [`take`]: those that come from one
+//! - [`second_pins`], [`placed_pins`]: pins that another pool has too; [`hold_prefix`]: those of others here
 //! - [`fetch`]: what only the archive has of sessions; [`archived`]: what is known of it, and who asks for it
 //! - [`cluster`]: what other members are told of sessions here, and what they ask
 //! - [`snapshot`]: what a snapshot takes from the pool beside pages, and sessions that come back from one; [`specs`]: what open
@@ -46,6 +47,7 @@ mod gauges;
 pub(crate) mod health;
 pub(crate) mod hello;
 pub(crate) mod hold;
+mod hold_prefix;
 pub(crate) mod inline;
 #[cfg(feature = "simulation")]
 pub(crate) mod inspect;
@@ -63,6 +65,7 @@ pub(crate) mod outliving;
 mod picture;
 pub(crate) mod pin;
 mod place;
+mod placed_pins;
 pub(crate) mod prefetch;
 mod promote;
 mod promotions;
@@ -82,6 +85,7 @@ pub(crate) mod restore;
 pub(crate) mod route;
 pub(crate) mod save;
 mod second_copies;
+mod second_pins;
 pub(crate) mod session;
 mod slabs;
 pub(crate) mod snapshot;

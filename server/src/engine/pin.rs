@@ -16,6 +16,17 @@ pub(crate) struct Pin {
     pub(crate) pages: Option<usize>,
     /// For how long; 0: the pool's default.
     pub(crate) ttl_ms: u64,
+    /// Another member is to have it too.
+    pub(crate) second: bool,
+}
+
+/// What became of one.
+#[derive(Clone, Debug)]
+pub(crate) struct PinHere {
+    /// As the pool says it.
+    pub(crate) pinned: Pinned,
+    /// The last page that is protected; none: no page is here.
+    pub(crate) last: Option<BlockHash>,
 }
 
 /// A protection to be ended.
@@ -28,7 +39,7 @@ pub(crate) struct Unpin {
 
 impl Engine {
     /// Protects a prefix, given by its pages or as a session's. Blocking: it is in the catalog before the reply leaves.
-    pub(crate) fn pin(&self, ask: &Pin) -> Result<Pinned, Error> {
+    pub(crate) fn pin(&self, ask: &Pin) -> Result<PinHere, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
         let all = self.hashes_of(ns, &ask.prefix)?;
         let mut hashes: &[BlockHash] = &all;
@@ -44,7 +55,8 @@ impl Engine {
         let pinned = core.pool.end_pin(pinning, now);
         drop(core);
         self.save_pin(ns, pinned.pin)?;
-        Ok(pinned)
+        let last = (pinned.pages as usize).checked_sub(1).and_then(|at| hashes.get(at)).copied();
+        Ok(PinHere { pinned, last })
     }
 
     /// Ends a pin; says whether there was one. Blocking, likewise.

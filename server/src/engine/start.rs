@@ -88,7 +88,6 @@ impl Engine {
 
     /// Puts an engine together: its index says what the disk has.
     pub(crate) fn assemble(settings: Settings, parts: Parts) -> anyhow::Result<Arc<Engine>> {
-        let slab_count = (settings.dram.bytes / settings.dram.slab_bytes) as u32;
         let mut pool = Pool::new(pool_config(&settings, parts.memory.slabs.len() as u32))?;
         let Memory { dram, slabs: begun, ghosts, outliving } = parts.memory;
         let (clients, (outliving, mut slot_table)) = (clients::Clients::new(), outliving.unzip());
@@ -137,6 +136,7 @@ impl Engine {
             archived: super::archived::Archived::new(&settings.archive),
             afar: Default::default(),
             expected: Default::default(),
+            placed_pins: Default::default(),
             moves: Default::default(),
             clients,
             freed: Notify::new(),
@@ -156,15 +156,15 @@ impl Engine {
             instance: parts.instance,
             clock: parts.clock,
         });
-        engine.take_up(slab_count);
+        engine.take_up();
         Ok(engine)
     }
 
     /// Goes on with what was kept, in memory and in the catalog.
-    fn take_up(&self, slab_count: u32) {
+    fn take_up(&self) {
         self.load_catalog();
         // What was kept may be more than there is to be, or less: it becomes that while it serves.
-        self.want_slabs(slab_count);
+        self.want_slabs((self.settings.dram.bytes / self.settings.dram.slab_bytes) as u32);
         self.slabs.dram.regions().iter().for_each(|slab| self.remote.attach(slab));
     }
 }

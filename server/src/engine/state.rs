@@ -10,6 +10,7 @@ use super::learner::LearnedSaves;
 use super::metrics::Metrics;
 use super::moves::Moves;
 use super::outliving::{Outliving, SlotTableWriter};
+use super::placed_pins::PlacedPins;
 use super::promotions::Waiters;
 use super::reclaimer::Reclaimer;
 use super::recorder::Recorder;
@@ -71,6 +72,8 @@ pub(crate) struct Engine {
     pub(crate) afar: Afar,
     /// Sessions of other members that are brought by a time.
     pub(super) expected: Expected,
+    /// Where second copies of pins are.
+    pub(super) placed_pins: PlacedPins,
     /// How far this host is being emptied.
     pub(crate) moves: Moves,
     /// Client processes on this host.

@@ -27,6 +27,12 @@ pub(crate) const TAKE_LOOK: Duration = Duration::from_millis(5);
 pub(crate) const TAKES_MAX: usize = 32;
 /// How long an offer waits for its answer.
 pub(crate) const OFFER_WAIT: Duration = Duration::from_secs(65);
+/// How long a Pin that wants a second copy waits for it; beyond that it goes on without its caller.
+pub(crate) const SECOND_PIN_WAIT: Duration = Duration::from_secs(5);
+/// Pins whose second copies are on their way at a time; one more has none.
+pub(crate) const SECOND_PINS_PLACED_MAX: usize = 32;
+/// Second copies of which this member remembers where they are; those beyond it end by their time.
+pub(crate) const SECOND_PINS_MAX: usize = 4096;
 
 const _: () = assert!(
     OFFER_WAIT.as_millis() > TAKE_WAIT.as_millis() + PEER_NAME_MAX.as_millis(),

@@ -123,7 +123,7 @@ impl Server {
 
     /// Protects a prefix.
     pub fn pin(&self, raw: &wire::PinRequest) -> Result<wire::PinReply, Error> {
-        Ok(codec::pin::pinned(self.engine.pin(&codec::pin::pin(raw, &self.guest)?)?))
+        Ok(codec::pin::pinned(self.engine.pin(&codec::pin::pin(raw, &self.guest)?)?, None))
     }
 
     /// Ends a pin.

@@ -5,10 +5,12 @@
 //! - `support`: pools of a cluster, each behind a proxy of its own; turns of a session
 //! - `hops`: sessions that go from pool to pool, and prefixes that no session names
 //! - `nowhere`: prompts that no member has
+//! - `pins`: prefixes that another member has pinned too
 //! - `faults`: homes that are slow, damaged on the way, killed, begin again; pools that are killed while they pull
 #![forbid(unsafe_code)]
 
 mod faults;
 mod hops;
 mod nowhere;
+mod pins;
 mod support;

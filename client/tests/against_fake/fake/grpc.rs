@@ -293,7 +293,8 @@ impl Sessions for Service {
 
     async fn pin(&self, request: Request<wire::PinRequest>) -> Result<Response<wire::PinReply>, Status> {
         let pages = request.get_ref().hashes.len() as u32 / 32;
-        Ok(Response::new(wire::PinReply { pages, pin: vec![8; 32].into(), ends_in_ms: 60_000 }))
+        let pin = vec![8; 32].into();
+        Ok(Response::new(wire::PinReply { pages, pin, ends_in_ms: 60_000, ..Default::default() }))
     }
 
     async fn unpin(

@@ -6,6 +6,7 @@
 pub(crate) mod codec;
 
 use super::card::MemberCard;
+use super::hold::PrefixHold;
 use super::place;
 use super::takeover::Takeover;
 use crate::limits::{
@@ -131,6 +132,25 @@ impl MemberLink {
         let taken = codec::read_taken(answer);
         let taken = taken.map_err(|error| LinkFault { why: error.to_string(), is_refusal: true })?;
         Ok(if let Takeover::Failed(why) = &taken { Takeover::Failed(cut(why)) } else { taken })
+    }
+
+    /// Has it hold a prefix, or let go of it; its answer comes when it does, or says why it does not.
+    pub(crate) async fn hold_prefix(
+        &self,
+        cluster: &str,
+        from: MemberId,
+        hold: &PrefixHold,
+    ) -> Result<String, LinkFault> {
+        let PrefixHold { spec, last, ttl_ms } = hold;
+        let asked = wire::HoldPrefixRequest {
+            cluster: cluster.to_owned(),
+            from: from.0,
+            spec: Some(spec.into()),
+            last: last.0.to_vec().into(),
+            ttl_ms: *ttl_ms,
+        };
+        let mut client = self.client.clone();
+        Ok(cut(&answered(OFFER_WAIT, client.hold_prefix(asked)).await?.refused))
     }
 
     /// Which pages it has of a session.

@@ -2,7 +2,7 @@
 
 use super::pages_of;
 use crate::access::Guest;
-use crate::engine::pin::{Pin, Unpin};
+use crate::engine::pin::{Pin, PinHere, Unpin};
 use turnkv_pool::Pinned;
 use turnkv_proto::{BlockHash, Error, wire};
 
@@ -14,13 +14,21 @@ pub(crate) fn pin(raw: &wire::PinRequest, guest: &Guest) -> Result<Pin, Error> {
         return Err(Error::invalid("Pin names either the pages of a prefix or a session"));
     }
     let pages = (raw.pages > 0).then_some(raw.pages as usize);
-    Ok(Pin { namespace, prefix, pages, ttl_ms: raw.ttl_ms })
+    if raw.copies > 2 {
+        return Err(Error::invalid("a pin has one copy, or two: copies is 0, 1 or 2"));
+    }
+    Ok(Pin { namespace, prefix, pages, ttl_ms: raw.ttl_ms, second: raw.copies == 2 })
 }
 
-/// Encodes its answer.
-pub(crate) fn pinned(pinned: Pinned) -> wire::PinReply {
-    let Pinned { pages, pin, ends_in_ms } = pinned;
-    wire::PinReply { pages, pin: pin.0.to_vec().into(), ends_in_ms }
+/// Encodes its answer, and where its second copy is, or why there is none; none: it was to have one copy.
+pub(crate) fn pinned(here: PinHere, second: Option<Result<String, String>>) -> wire::PinReply {
+    let Pinned { pages, pin, ends_in_ms } = here.pinned;
+    let (second_at, no_second) = match second {
+        Some(Ok(name)) => (name, String::new()),
+        Some(Err(why)) => (String::new(), why),
+        None => Default::default(),
+    };
+    wire::PinReply { pages, pin: pin.0.to_vec().into(), ends_in_ms, second_at, no_second }
 }
 
 /// Decodes an Unpin.

@@ -3,7 +3,7 @@
 
 use super::reply::{Answer, blocking, guest_of};
 use crate::cluster::link::codec;
-use crate::cluster::{Cluster, ClusterReport, MemberList, PeerAt, Takeover, Where};
+use crate::cluster::{Cluster, ClusterReport, MemberList, PeerAt, PrefixHold, Takeover, Where};
 use crate::doors::codec::namespace::spec as read_spec;
 use crate::engine::Engine;
 use crate::engine::session::SessionKey;
@@ -139,6 +139,23 @@ impl wire::cluster_server::Cluster for ClusterService {
         };
         let of = SessionKey { namespace: spec.id(), session };
         Ok(Response::new(codec::taken(self.engine.take_session(&spec, &of, (home, tip)).await)))
+    }
+
+    async fn hold_prefix(&self, request: Request<wire::HoldPrefixRequest>) -> Answer<wire::HoldPrefixReply> {
+        let guest = guest_of(&request)?;
+        let wire::HoldPrefixRequest { cluster: name, from, spec, last, ttl_ms } = request.into_inner();
+        let spec = read_spec(&spec.unwrap_or_default(), &guest)?;
+        let last = BlockHash::parse_optional(&last).map_err(Error::from)?;
+        let last = last.ok_or_else(|| Error::invalid("HoldPrefix names no page"))?;
+        let from = self.cluster()?.member_of(&name, MemberId(from))?;
+        let Ok(_turn) = self.takes.try_acquire() else {
+            return Ok(Response::new(wire::HoldPrefixReply {
+                refused: "it takes enough already".to_owned(),
+            }));
+        };
+        let held = self.engine.hold_prefix(PrefixHold { spec, last, ttl_ms }, from).await;
+        let refused = held.err().map_or_else(String::new, |error| error.message);
+        Ok(Response::new(wire::HoldPrefixReply { refused }))
     }
 
     async fn move_away(&self, request: Request<wire::MoveAwayRequest>) -> Answer<wire::MoveAwayReply> {

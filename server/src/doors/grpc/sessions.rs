@@ -78,12 +78,18 @@ impl Sessions for SessionsService {
 
     async fn pin(&self, request: Request<wire::PinRequest>) -> Answer<wire::PinReply> {
         let ask = codec::pin::pin(request.get_ref(), &guest_of(&request)?)?;
-        let engine = Arc::clone(&self.engine);
-        blocking(move || Ok(codec::pin::pinned(engine.pin(&ask)?))).await
+        let (engine, namespace, second) = (Arc::clone(&self.engine), ask.namespace, ask.second);
+        let here = blocking(move || engine.pin(&ask)).await?.into_inner();
+        let second = match second {
+            true => Some(self.engine.pin_elsewhere(namespace, &here).await),
+            false => None,
+        };
+        Ok(Response::new(codec::pin::pinned(here, second)))
     }
 
     async fn unpin(&self, request: Request<wire::UnpinRequest>) -> Answer<wire::UnpinReply> {
         let ask = codec::pin::unpin(request.get_ref(), &guest_of(&request)?)?;
+        self.engine.unpin_elsewhere(&ask).await;
         let engine = Arc::clone(&self.engine);
         blocking(move || Ok(wire::UnpinReply { found: engine.unpin(&ask)? })).await
     }

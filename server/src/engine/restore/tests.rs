@@ -96,8 +96,8 @@ impl World {
 
     fn pin(&self) {
         let prefix = PagesOf::Hashes(hashes());
-        let ask = Pin { namespace: self.id, prefix, pages: None, ttl_ms: 60_000 };
-        assert_eq!(self.engine.pin(&ask).unwrap().pages, PAGES);
+        let ask = Pin { namespace: self.id, prefix, pages: None, ttl_ms: 60_000, second: false };
+        assert_eq!(self.engine.pin(&ask).unwrap().pinned.pages, PAGES);
     }
 
     fn begin_turn(&self, session: &str) {

@@ -1,0 +1,99 @@
+//! Pins that another pool has too.
+
+use crate::support::{PAGE, Pool, Pools, until};
+use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+use turnkv_client::{BlockHash, DataPlane, OffloadOptions, PinFor};
+use turnkv_tests::pages::chain;
+use turnkv_tests::server::{Server, Setup};
+use turnkv_tests::user::User;
+
+const PAGES: usize = 60;
+/// Of a pool whose host is gone: its peers notice it first.
+const GONE_SECONDS_MAX: Duration = Duration::from_secs(30);
+const TWICE: PinFor = PinFor { ttl_ms: 60_000, second_copy: true };
+
+/// Which pool a pin names.
+fn at(name: &str) -> Result<usize> {
+    Ok(name.strip_prefix("pool-").context("the name of a pool")?.parse()?)
+}
+
+/// Waits until a pool protects so many pages.
+async fn protects(pool: &Pool, pages: usize) -> Result<()> {
+    until(&format!("{pages} pages are protected"), async || {
+        Ok(pool.counted("turnkv_protection_protected_bytes")? == pages as u64 * PAGE)
+    })
+    .await
+}
+
+/// Has a prefix pinned at the first pool and another one, which is returned.
+async fn pin(user: &User, hashes: &[BlockHash]) -> Result<usize> {
+    let pinned = user.namespace.pin(hashes, TWICE).await?;
+    ensure!(pinned.pages == hashes.len(), "{pinned:?}");
+    let second = pinned.second.context("it was asked for")?;
+    at(&second.map_err(anyhow::Error::msg)?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pinned_prefix_is_found_when_its_host_is_gone() -> Result<()> {
+    let mut pools = Pools::start(3, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(1, PAGES);
+    users[0].offload(&OffloadOptions::default(), &hashes).await?;
+    let second = pin(&users[0], &hashes).await?;
+    let third = 3 - second;
+    ensure!(second != 0 && pools.0[second].pulled()? == PAGES as u64 && pools.0[third].pulled()? == 0);
+    protects(&pools.0[0], PAGES).await?;
+    protects(&pools.0[second], PAGES).await?;
+    // Pinned again, it is renewed at the same member, and no page travels.
+    ensure!(pin(&users[0], &hashes).await? == second && pools.0[second].pulled()? == PAGES as u64);
+    pools.0[0].server.kill()?;
+    let began = std::time::Instant::now();
+    while users[third].namespace.lookup(&hashes).await? < PAGES {
+        ensure!(began.elapsed() < GONE_SECONDS_MAX, "the second copy is not found");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    ensure!(users[third].reload(&hashes).await?.pages == PAGES);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_ends_in_both_places_and_its_member_may_change() -> Result<()> {
+    let pools = Pools::start(3, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(2, PAGES);
+    users[0].offload(&OffloadOptions::default(), &hashes).await?;
+    let second = pin(&users[0], &hashes).await?;
+    protects(&pools.0[second], PAGES).await?;
+    ensure!(users[0].namespace.unpin(&hashes[PAGES - 1]).await?);
+    protects(&pools.0[0], 0).await?;
+    protects(&pools.0[second], 0).await?;
+    // A member that is being emptied holds nothing new.
+    users[second].client.drain().await?;
+    until("another one has it", async || Ok(pin(&users[0], &hashes).await? == 3 - second)).await?;
+    protects(&pools.0[3 - second], PAGES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_without_a_second_place_holds_here_and_says_why() -> Result<()> {
+    let alone = Server::start(Setup::default())?;
+    let user = User::connect(&alone.address(), DataPlane::Shm, PAGE).await?;
+    let hashes = chain(3, 8);
+    user.offload(&OffloadOptions::default(), &hashes).await?;
+    let pinned = user.namespace.pin(&hashes, TWICE).await?;
+    let why = pinned.second.and_then(Result::err).unwrap_or_default();
+    ensure!(pinned.pages == 8 && why.contains("no cluster"), "{why}");
+    ensure!(user.namespace.pin(&hashes, PinFor::ms(1_000)).await?.second.is_none());
+
+    let mut pools = Pools::start(2, &Setup::default()).await?;
+    let user = pools.0[0].user().await?;
+    user.offload(&OffloadOptions::default(), &hashes).await?;
+    pools.0[1].server.kill()?;
+    let pinned = user.namespace.pin(&hashes, TWICE).await?;
+    let why = pinned.second.and_then(Result::err).unwrap_or_default();
+    ensure!(pinned.pages == 8 && !why.is_empty(), "{why}");
+    let nothing = user.namespace.pin(&chain(4, 3), TWICE).await?;
+    let why = nothing.second.and_then(Result::err).unwrap_or_default();
+    ensure!(nothing.pages == 0 && why.contains("no page"), "{why}");
+    Ok(())
+}
