@@ -2,7 +2,8 @@
 //! hashes and few rounds. Must not know: how a round is asked.
 //!
 //! The index is prefix-closed: if a page is present, so are all before it. So one round asks for a spread sample and learns
-//! between which two of its members the answer lies: two rounds of 96 settle 8,900 hashes.
+//! between which two of its members the answer lies: two rounds of 96 settle 8,900 hashes. A pool of a large cluster wants to be told
+//! the signposts of what is not there: one more round, and it has begun to pull the rest from whoever has it.
 
 use crate::backoff::Attempts;
 use crate::deadline::Deadline;
@@ -10,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::grpc;
 use crate::limits::LOOKUP_SAMPLE_MAX;
 use crate::namespace::Namespace;
+use turnkv_proto::limits::SIGNPOST_EVERY;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_proto::{BlockHash, SessionId, pack_hashes};
 
@@ -47,11 +49,20 @@ impl Namespace {
     async fn search(&self, hashes: &[BlockHash], deadline: Deadline) -> Result<usize> {
         let mut search = Search::new(hashes.len());
         let mut attempts = Attempts::default();
+        let (mut only_posts, mut may_tell) = (false, true);
         while !search.is_settled() {
-            let sample = search.sample();
+            let sample = if only_posts { search.posts() } else { search.sample() };
             let asked: Vec<BlockHash> = sample.iter().map(|count| hashes[count - 1]).collect();
-            match self.ask(&asked, deadline).await {
-                Ok(present) => search.narrow(&sample, present)?,
+            match self.ask(&asked, only_posts, deadline).await {
+                Ok(reply) => {
+                    let mut next = search;
+                    next.narrow(&sample, reply.present as usize)?;
+                    // What is not here may be elsewhere.
+                    let open = Search { possible: search.possible, ..next };
+                    only_posts = reply.wants_posts && may_tell && !open.posts().is_empty();
+                    may_tell &= !only_posts;
+                    search = if only_posts { open } else { next };
+                }
                 Err(error) if self.again(&error, &mut attempts, deadline).await? => {}
                 Err(error) => return Err(error),
             }
@@ -59,29 +70,34 @@ impl Namespace {
         Ok(search.known)
     }
 
-    /// How many leading hashes of a sample are present.
-    async fn ask(&self, sample: &[BlockHash], deadline: Deadline) -> Result<usize> {
+    /// How many leading hashes of a sample are present; `only_posts`: it is of signposts.
+    async fn ask(
+        &self,
+        sample: &[BlockHash],
+        only_posts: bool,
+        deadline: Deadline,
+    ) -> Result<wire::LookupReply> {
         let request = wire::LookupRequest {
             namespace: self.wire_id(),
             hashes: pack_hashes(sample).into(),
-            session: String::new(),
+            only_posts,
+            ..Default::default()
         };
-        let reply: wire::LookupReply = match self.link.lend(deadline).await? {
-            Some(mut lent) => lent.call(Verb::Lookup, &request, deadline).await?,
+        match self.link.lend(deadline).await? {
+            Some(mut lent) => lent.call(Verb::Lookup, &request, deadline).await,
             None => {
                 let ask = |channel| {
                     let request = request.clone();
                     async move { grpc::pool(channel).lookup(request).await }
                 };
-                self.link.rpc(deadline, ask).await?
+                self.link.rpc(deadline, ask).await
             }
-        };
-        Ok(reply.present as usize)
+        }
     }
 }
 
 /// A search for the number of leading pages present: at least `known`, at most `possible`.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Search {
     known: usize,
     possible: usize,
@@ -103,6 +119,14 @@ impl Search {
         // Member i of 1..=size; with one member left over at the end, all gaps are as even as can be.
         let gaps = if open <= LOOKUP_SAMPLE_MAX { size } else { size + 1 };
         (1..=size).map(|member| self.known + open * member / gaps).collect()
+    }
+
+    /// Likewise, of pages that may be signposts: every 64th one of the prompt, every 128th and so on where these are too many.
+    fn posts(&self) -> Vec<usize> {
+        let count = self.possible / SIGNPOST_EVERY - self.known / SIGNPOST_EVERY;
+        let stride = SIGNPOST_EVERY * count.div_ceil(LOOKUP_SAMPLE_MAX).max(1);
+        let first = (self.known / stride + 1) * stride;
+        (first..=self.possible).step_by(stride).collect()
     }
 
     fn narrow(&mut self, sample: &[usize], present: usize) -> Result<()> {

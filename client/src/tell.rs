@@ -85,7 +85,10 @@ impl Namespace {
             let request = request.clone();
             async move { grpc::cluster(channel).find(request).await }
         };
-        let found = self.link.rpc(deadline, ask).await.ok()?;
+        let found = self.link.rpc(deadline, ask).await;
+        let found = found
+            .inspect_err(|error| tracing::debug!(session, %error, "a session's home is not told"))
+            .ok()?;
         self.members.named(&found.at.filter(|_| !found.here)?)
     }
 }

@@ -9,6 +9,8 @@ pub const GRPC_ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Hashes one call may carry, and positions of one call (pages times the shards that it moves of each): 1 M
 /// tokens of 16-token pages.
 pub const HASHES_PER_CALL_MAX: usize = 65_536;
+/// Every so many pages of a prompt one is a signpost: in a large cluster it is known who holds what ends there.
+pub const SIGNPOST_EVERY: usize = 64;
 /// Slots of one lease, each a shard of a page, so positions that one call may name: whoever wants more slots
 /// takes another lease.
 pub const LEASE_PAGES_MAX: usize = 1024;

@@ -150,7 +150,7 @@ impl Heavy {
         let ask = wire::LookupRequest {
             namespace: self.local.ns.clone(),
             hashes: pack_hashes(&self.chain[..1]).into(),
-            session: String::new(),
+            ..Default::default()
         };
         let over = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&over);
@@ -235,7 +235,7 @@ impl Heavy {
         let mut present = 0;
         for part in self.chain.chunks(HASHES_PER_CALL_MAX) {
             let (namespace, hashes) = (self.local.ns.clone(), pack_hashes(part).into());
-            let ask = wire::LookupRequest { namespace, hashes, session: String::new() };
+            let ask = wire::LookupRequest { namespace, hashes, session: String::new(), ..Default::default() };
             let found: wire::LookupReply = self.local.ask(Verb::Lookup, &ask)?;
             present += found.present as usize;
             if (found.present as usize) < part.len() {

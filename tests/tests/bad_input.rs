@@ -109,7 +109,7 @@ async fn pages(pool: &mut PoolClient<Channel>, ns: &bytes::Bytes) -> Result<()> 
     let lookup = |namespace: Vec<u8>, hashes: Vec<u8>| wire::LookupRequest {
         namespace: namespace.into(),
         hashes: hashes.into(),
-        session: String::new(),
+        ..Default::default()
     };
     refused(pool.lookup(lookup(vec![1; 31], vec![])).await, ErrorKind::Invalid, "a short namespace")?;
     refused(
@@ -349,7 +349,12 @@ async fn the_local_door_refuses_nonsense_and_goes_on() -> Result<()> {
     let ns: bytes::Bytes = open(&mut pool).await?.into();
     let deadline = Instant::now() + Duration::from_secs(5);
     let socket = LocalSocket::connect(&server.local_socket(), deadline)?;
-    let lookup = wire::LookupRequest { namespace: ns.clone(), hashes: packed(1), session: String::new() };
+    let lookup = wire::LookupRequest {
+        namespace: ns.clone(),
+        hashes: packed(1),
+        session: String::new(),
+        ..Default::default()
+    };
     failure(&ask(&socket, wire::Verb::Lookup, &lookup)?)?; // before Hello
     failure(&ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 99, ..Default::default() })?)?;
     let hello = ask(&socket, wire::Verb::Hello, &wire::HelloRequest { protocol: 1, ..Default::default() })?;

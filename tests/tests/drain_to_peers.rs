@@ -145,7 +145,7 @@ async fn no_more_leaves_in_a_second_than_was_said() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_have_nothing_taken_over() -> Result<()> {
-    use turnkv_proto::wire::{Life, TakeSessionRequest, Tip};
+    use turnkv_proto::wire::{HoldPrefixRequest, Life, TakeSessionRequest, Tip};
     let cluster = Cluster::start(2).await?;
     let user = user_of(&cluster, 0).await?;
     let spec = turnkv_tests::pages::namespace("test-model", PAGE);
@@ -165,6 +165,24 @@ async fn strangers_have_nothing_taken_over() -> Result<()> {
         asked,
     ] {
         let refused = client.take_session(wrong.clone()).await.err().map(|status| status.code());
+        ensure!(refused == Some(tonic::Code::InvalidArgument), "{wrong:?}: {refused:?}");
+    }
+    let last = chain(1, 1)[0].0.to_vec().into();
+    let asked = HoldPrefixRequest {
+        cluster: "tests".to_owned(),
+        from: 7,
+        spec: Some((&spec).into()),
+        last,
+        ttl_ms: 1,
+    };
+    for wrong in [
+        HoldPrefixRequest { cluster: "others".to_owned(), ..asked.clone() },
+        HoldPrefixRequest { spec: None, ..asked.clone() },
+        HoldPrefixRequest { last: vec![1; 31].into(), ..asked.clone() },
+        HoldPrefixRequest { last: Default::default(), ..asked.clone() },
+        asked,
+    ] {
+        let refused = client.hold_prefix(wrong.clone()).await.err().map(|status| status.code());
         ensure!(refused == Some(tonic::Code::InvalidArgument), "{wrong:?}: {refused:?}");
     }
     drop(user);

@@ -68,3 +68,30 @@ fn who_says_nothing_at_the_door_of_events_is_sent_away() -> Result<()> {
     ensure!(silent.read_to_end(&mut Vec::new()).is_ok(), "it is still there");
     until(metrics, "turnkv_events_connections", |count| count == 0.0)
 }
+
+/// Whether the system asks, now and then, if the other end of the server's side of a connection is still there (`/proc/net/tcp`: its
+/// timer is that of keep-alive).
+fn is_watched(stream: &TcpStream) -> Result<bool> {
+    let named = |address: SocketAddr| match address {
+        SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_le_bytes(v4.ip().octets()), v4.port()),
+        SocketAddr::V6(v6) => v6.to_string(),
+    };
+    let (server, client) = (named(stream.peer_addr()?), named(stream.local_addr()?));
+    let table = std::fs::read_to_string("/proc/net/tcp")?;
+    let mut rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+    Ok(rows.any(|row| row.len() > 5 && row[1] == server && row[2] == client && row[5].starts_with("02:")))
+}
+
+/// A host that dies says nothing: its connection would keep its place for ever.
+#[test]
+fn who_subscribes_is_watched() -> Result<()> {
+    let (_server, events, _) = start()?;
+    let stream = TcpStream::connect(events)?;
+    ensure!(is_greeted(&stream)?);
+    let deadline = Instant::now() + SOON;
+    while !is_watched(&stream)? {
+        ensure!(Instant::now() < deadline, "nobody asks whether its host is there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

@@ -144,6 +144,7 @@ impl Caller {
             namespace: namespace.clone(),
             hashes: hashes.clone(),
             session: "chat".to_owned(),
+            ..Default::default()
         };
         let begin = wire::BeginOffloadRequest {
             namespace: namespace.clone(),

@@ -260,7 +260,7 @@ async fn whole_frames_on_the_local_door() -> Result<()> {
         let (socket, namespace, hashes) = (rig.server.local_socket(), namespace.clone(), hashes.clone());
         lookups.spawn_blocking(move || -> Result<Local> {
             let local = Local::hello(&socket, namespace.clone())?;
-            let ask = wire::LookupRequest { namespace, hashes, session: String::new() };
+            let ask = wire::LookupRequest { namespace, hashes, session: String::new(), ..Default::default() };
             let reply: wire::LookupReply = local.ask(wire::Verb::Lookup, &ask)?;
             ensure!(reply.present == 0);
             Ok(local)

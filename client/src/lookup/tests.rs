@@ -39,6 +39,20 @@ fn small_prompts_take_one_round() {
 }
 
 #[test]
+fn signposts_are_multiples_of_64_and_no_more_than_one_round_asks_about() {
+    for total in [0, 63, 64, 96, 200, 6_144, 6_208, 8_900, 65_536] {
+        for known in [0, 1, 63, 64, total / 2, total] {
+            let posts = Search { known: known.min(total), possible: total }.posts();
+            assert!(posts.len() <= LOOKUP_SAMPLE_MAX && posts.is_sorted_by(|a, b| a < b));
+            assert!(posts.iter().all(|post| post % 64 == 0 && *post > known.min(total) && *post <= total));
+            assert_eq!(posts.is_empty(), total / 64 == known.min(total) / 64, "{known} of {total}");
+        }
+    }
+    let posts = Search { known: 700, possible: 900 }.posts();
+    assert_eq!(posts, [704, 768, 832, 896]);
+}
+
+#[test]
 fn an_absurd_answer_is_refused() {
     let mut search = Search::new(10);
     let sample = search.sample();

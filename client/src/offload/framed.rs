@@ -124,7 +124,8 @@ impl Namespace {
         let request = wire::LookupRequest {
             namespace: self.wire_id(),
             hashes: window.begin.hashes.clone(),
-            session: String::new(),
+            only_here: true,
+            ..Default::default()
         };
         let reply: wire::LookupReply = lent.call(Verb::Lookup, &request, window.deadline).await?;
         Ok((reply.present as usize).min(window.pages))

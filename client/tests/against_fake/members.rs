@@ -2,6 +2,7 @@
 
 use crate::fake::{Fake, spec};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use turnkv_client::{Client, ClientConfig, DataPlane, Namespace};
 
 async fn open(list: &[String]) -> Namespace {
@@ -56,4 +57,22 @@ async fn nobody_goes_where_nothing_is_or_encryption_would_end() {
     says(&fakes[0], "tcp://127.0.0.1:1");
     namespace.begin_turn("gone").await.unwrap();
     assert_eq!(turns(&fakes), [(2, 1), (0, 0)]);
+}
+
+/// Who tells late who the members are serves calls all the same: with a breaker that opens at once it was passed by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_tells_late_who_the_members_are_is_not_passed_by() {
+    let fakes = [Fake::start(), Fake::start()];
+    let list = [fakes[0].over_tcp().await, fakes[1].over_tcp().await];
+    fakes[0].core.script.tells_late_us.store(60_000_000, Ordering::SeqCst);
+    let mut config = ClientConfig { data_plane: DataPlane::Inline, ..ClientConfig::at(list.join(",")) };
+    config.breaker.failures = 1;
+    let namespace = Client::new(config).unwrap().open_namespace(spec()).await.unwrap();
+    namespace.begin_turn("s").await.unwrap();
+    while fakes[0].core.watches.load(Ordering::SeqCst) < 2 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    turns(&fakes);
+    namespace.begin_turn("other").await.unwrap();
+    assert_eq!(turns(&fakes), [(1, 1), (0, 0)]);
 }

@@ -4,8 +4,8 @@
 use crate::effects::{Decision, Effects, Probe};
 use crate::find::{Find, FindNext};
 use crate::ids::{CallId, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
-use crate::limits::{CALLS_MAX, REDIRECTS_MAX};
-use crate::lookup::{Lookup, LookupNext};
+use crate::limits::{CALLS_MAX, POST_EVERY, REDIRECTS_MAX};
+use crate::lookup::{Lookup, LookupNext, Wanted};
 use crate::member::{Call, ClusterMember, PrefixAsk};
 use crate::message::Message;
 use std::collections::BTreeMap;
@@ -37,8 +37,9 @@ impl ClusterMember {
     /// A lookup that names no session, or the rest of one. Decided within `limits::LOOKUP_MS`.
     pub fn lookup(&mut self, ask: PrefixAsk, now: Now) -> (CallId, Effects) {
         let (call, mut effects) = (self.new_call(), Effects::default());
-        let (own, total) = (self.config.own.member, ask.hashes.len());
-        let (lookup, next) = Lookup::begin(own, total, ask.local, ask.hint, self.view(), now);
+        let post_every = if ask.only_posts { 1 } else { POST_EVERY };
+        let wanted = Wanted { total: ask.hashes.len(), local: ask.local, post_every, hint: ask.hint };
+        let (lookup, next) = Lookup::begin(self.config.own.member, wanted, self.view(), now);
         if self.admit(call, Call::Lookup(lookup, ask), &mut effects) {
             self.lookup_next(call, next, &mut effects);
             self.deliver_own(&mut effects, now);

@@ -1,5 +1,7 @@
 //! The named bounds of the cluster's decisions. Owns: constants. Must not know: what keeps them.
 
+use turnkv_proto::limits::SIGNPOST_EVERY;
+
 /// Members of a cluster.
 pub const MEMBERS_MAX: usize = 1024;
 /// Members whose highest incarnation is remembered, those that left included.
@@ -33,7 +35,7 @@ pub const PUBLISH_MAX: usize = 1024;
 /// Members of a cluster up to which a lookup asks all of them.
 pub const ASK_ALL_MAX: usize = 16;
 /// Every so many pages of a chain one is a signpost.
-pub const POST_EVERY: usize = 64;
+pub const POST_EVERY: usize = SIGNPOST_EVERY;
 /// Hashes that one round of a lookup asks a member about.
 pub const SAMPLE_MAX: usize = 96;
 /// Signposts that one round of a lookup asks about.

@@ -38,8 +38,22 @@ enum Stage {
     AtHolder,
 }
 
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// Pages that are named.
+    pub(crate) total: usize,
+    /// Leading ones that are here.
+    pub(crate) local: usize,
+    /// Every so many of these is a signpost.
+    pub(crate) post_every: usize,
+    /// Who may have it.
+    pub(crate) hint: Option<MemberId>,
+}
+
 /// The search over signposts.
 struct PostSearch {
+    every: usize,
     search: Search,
     sample: Vec<usize>,
     unanswered: usize,
@@ -58,17 +72,12 @@ pub(crate) struct LookupNext {
 }
 
 impl Lookup {
-    /// Of `total` pages, `local` are here. The view is that of whoever asks, without itself.
-    pub(crate) fn begin(
-        own: MemberId,
-        total: usize,
-        local: usize,
-        hint: Option<MemberId>,
-        view: &View,
-        now: Now,
-    ) -> (Lookup, LookupNext) {
+    /// The view is that of whoever asks, without itself.
+    pub(crate) fn begin(own: MemberId, wanted: Wanted, view: &View, now: Now) -> (Lookup, LookupNext) {
+        let Wanted { total, local, post_every: every, hint } = wanted;
         let posts = PostSearch {
-            search: Search { known: local / POST_EVERY, possible: total / POST_EVERY },
+            every,
+            search: Search { known: local / every, possible: total / every },
             sample: Vec::new(),
             unanswered: 0,
             deepest: None,
@@ -124,7 +133,7 @@ impl Lookup {
 
     /// The signposts that are asked for, as counts of pages.
     pub(crate) fn open_posts(&self) -> Vec<usize> {
-        self.posts.sample.iter().map(|post| post * POST_EVERY).collect()
+        self.posts.sample.iter().map(|post| post * self.posts.every).collect()
     }
 
     /// So many authorities were asked for the signposts that were wanted.
@@ -193,7 +202,7 @@ impl Lookup {
 
     /// Takes in what the last round found, and says what the next one asks about: nothing if that settled it.
     fn next_posts(&mut self) {
-        let found = self.posts.deepest.map_or(0, |(count, _)| count / POST_EVERY);
+        let found = self.posts.deepest.map_or(0, |(count, _)| count / self.posts.every);
         let sample = std::mem::take(&mut self.posts.sample);
         // A signpost that is lost hides nothing: the deepest one says that all before it are there.
         let present = sample.iter().rposition(|post| *post <= found).map_or(0, |last| last + 1);
@@ -206,7 +215,7 @@ impl Lookup {
         let Some((count, holder)) = self.posts.deepest else { return };
         if view.reaches(holder.member) && count > self.floor {
             // That the signpost stands is no proof: the holder is asked for its page, too.
-            let possible = self.total.min(count + POST_EVERY - 1);
+            let possible = self.total.min(count + self.posts.every - 1);
             let known = self.floor.max(count - 1);
             self.searches.insert(holder.member, Search { known, possible });
         }

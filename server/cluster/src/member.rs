@@ -48,6 +48,8 @@ pub struct PrefixAsk {
     pub namespace: NamespaceId,
     /// Its pages, in order.
     pub hashes: Vec<BlockHash>,
+    /// These are no others than those that may be signposts: pages at multiples of `limits::POST_EVERY`.
+    pub only_posts: bool,
     /// Leading ones that are here.
     pub local: usize,
     /// A member that a router, or the session's tip, names.

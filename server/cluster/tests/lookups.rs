@@ -97,7 +97,7 @@ impl Cluster {
         local: usize,
         hint: Option<MemberId>,
     ) -> Decision {
-        let ask = PrefixAsk { namespace: NAMESPACE, hashes: hashes.to_vec(), local, hint };
+        let ask = PrefixAsk { namespace: NAMESPACE, hashes: hashes.to_vec(), only_posts: false, local, hint };
         let (call, effects) = self.members[at].lookup(ask, 0);
         let decided = self.settle(at, effects);
         decided.into_iter().find(|(of, _)| *of == call).expect("it is decided").1
@@ -151,6 +151,18 @@ fn two_hundred_members_have_signposts() {
             );
         }
     }
+    // Whoever has a long prompt names its signposts alone, and every second one of a very long one.
+    for (every, wanted) in [(POST_EVERY, 138), (2 * POST_EVERY, 69)] {
+        let posts: Vec<BlockHash> = chain(3, long.len()).into_iter().skip(every - 1).step_by(every).collect();
+        let (call, effects) = cluster.members[0].lookup(
+            PrefixAsk { namespace: NAMESPACE, hashes: posts, only_posts: true, local: 0, hint: None },
+            0,
+        );
+        let decided = cluster.settle(0, effects);
+        let held = Held { member: MemberId(3), pages: wanted };
+        assert_eq!(decided, [(call, Decision::Holds(held))], "every {every}");
+        assert!(cluster.rounds <= 7 && cluster.questions <= 80, "{} rounds", cluster.rounds);
+    }
     // Fewer pages than lie between two signposts are not worth two hundred questions.
     assert_eq!(cluster.look(0, &chain(3, POST_EVERY - 1), None), Decision::Nowhere);
 }
@@ -162,7 +174,8 @@ fn a_lost_signpost_hides_nothing() {
     cluster.keep(7, "s", 1, &hashes);
     // Some authorities are silent: what they know cannot be asked for.
     cluster.silent = vec![1, 2, 3, 4, 5, 6];
-    let ask = PrefixAsk { namespace: NAMESPACE, hashes: hashes.clone(), local: 0, hint: None };
+    let ask =
+        PrefixAsk { namespace: NAMESPACE, hashes: hashes.clone(), only_posts: false, local: 0, hint: None };
     let (call, effects) = cluster.members[0].lookup(ask, 0);
     let mut decided = cluster.settle(0, effects);
     let mut now = 0;

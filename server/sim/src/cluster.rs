@@ -206,7 +206,7 @@ impl<'a> Cluster<'a> {
         hint: Option<MemberId>,
         now: u64,
     ) -> Result<(), SimError> {
-        let ask = PrefixAsk { namespace: NAMESPACE, hashes: hashes.to_vec(), local, hint };
+        let ask = PrefixAsk { namespace: NAMESPACE, hashes: hashes.to_vec(), only_posts: false, local, hint };
         let (call, effects) = self.members[host].lookup(ask, now);
         if let Decision::Holds(held) = self.decided(host, call, effects, now)? {
             let blocks = (held.pages - local) as u64;

@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
-use turnkv_cluster::limits::{FIND_MS, LOOKUP_MS};
+use turnkv_cluster::limits::{ASK_ALL_MAX, FIND_MS, LOOKUP_MS};
 use turnkv_cluster::{
     CallId, ClusterMember, Decision, Effects, Envelope, Incarnation, Kept, MemberId, Message, Notice, Now,
     PrefixAsk, Probe, SessionKey, Tip, Whose,
@@ -222,31 +222,30 @@ impl Cluster {
         }
     }
 
-    /// The member that has the longest part of a prefix, if it has more than `local` pages; within `LOOKUP_MS`. `hint`: who may
-    /// have it.
-    pub(crate) async fn holder_of(
-        &self,
-        namespace: &NamespaceId,
-        hashes: &[BlockHash],
-        local: usize,
-        hint: Option<MemberId>,
-    ) -> Option<(Arc<MemberCard>, usize)> {
+    /// Whether a lookup asks every other member: there are no more than that.
+    pub(crate) fn asks_all(&self) -> bool {
+        self.state.lock().member.view().members().len() <= ASK_ALL_MAX
+    }
+
+    /// The member that has the longest part of a prefix, if it has more than is here, and how many of the pages named; within `LOOKUP_MS`.
+    pub(crate) async fn holder_of(&self, ask: PrefixAsk) -> Option<(Arc<MemberCard>, usize)> {
+        let (namespace, local, hint) = (ask.namespace, ask.local, ask.hint);
+        let hashes = ask.hashes.clone();
         // Where somebody may have it, he is asked.
         let asked = self.nowhere.moment();
-        if hint.is_none() && self.nowhere.knows(namespace, hashes.get(local..).unwrap_or_default()) {
+        if hint.is_none() && self.nowhere.knows(&namespace, hashes.get(local..).unwrap_or_default()) {
             self.counts.lookups_remembered.increment(1);
             return None;
         }
         self.counts.lookups_asked.increment(1);
         let began = Instant::now();
-        let ask = PrefixAsk { namespace: *namespace, hashes: hashes.to_vec(), local, hint };
         let decided = self.call(|member, now| member.lookup(ask, now));
         let decision = self.decided(decided, LOOKUP_MS).await;
         self.counts.looked_up(began.elapsed());
         let held = if let Decision::Holds(held) = decision { Some(held) } else { None };
         let pages = held.map_or(local, |held| held.pages);
         if let Some(next) = hashes.get(pages).filter(|_| hint.is_none()) {
-            self.nowhere.note(namespace, next, asked);
+            self.nowhere.note(&namespace, next, asked);
         }
         held.and_then(|held| self.card(held.member).map(|card| (card, held.pages)))
     }

@@ -12,6 +12,10 @@ pub(crate) struct Lookup {
     pub(crate) namespace: NamespaceId,
     /// Which: a sample of one prefix chain, or a session's own.
     pub(crate) pages: PagesOf,
+    /// Those of the sample are at signposts.
+    pub(crate) only_posts: bool,
+    /// Nobody else is asked for them.
+    pub(crate) only_here: bool,
 }
 
 /// Pages, named one by one or as a session's.

@@ -12,7 +12,7 @@ use super::waits::Waits;
 use crate::cluster::{Cluster, MemberCard, Where};
 use crate::limits::{FIND_TURN_WAIT, PULL_PAGE_WAIT, SECOND_COPY_PERCENT_MAX};
 use std::sync::Arc;
-use turnkv_cluster::{MemberState, Tip};
+use turnkv_cluster::{MemberState, PrefixAsk, Tip};
 use turnkv_pool::{Found, LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 
@@ -121,23 +121,38 @@ impl Engine {
         }
     }
 
-    /// Before a lookup: who of the others has more of a prefix than is here, and that on its way from there. Bounded in time.
-    pub(crate) async fn find_prefix(&self, ask: &Lookup) {
-        let (Some(cluster), PagesOf::Hashes(hashes)) = (self.cluster(), &ask.pages) else { return };
+    /// Before a lookup: who of the others has more of a prefix than is here, and that on its way from there. Bounded in time. True: it
+    /// is to name its signposts, for there are too many others to ask each of them.
+    pub(crate) async fn find_prefix(&self, ask: &Lookup) -> bool {
+        let (Some(cluster), PagesOf::Hashes(hashes)) = (self.cluster(), &ask.pages) else { return false };
+        if ask.only_here {
+            return false;
+        }
         let namespace = &ask.namespace;
-        let Ok(ns) = self.find_namespace(namespace) else { return };
-        let Ok((found, coming)) = self.look_with_coming(ns, namespace, hashes) else { return };
+        let Ok(ns) = self.find_namespace(namespace) else { return false };
+        let Ok((found, coming)) = self.look_with_coming(ns, namespace, hashes) else { return false };
         let here = found.present as usize;
         if coming > 0 || here == hashes.len() {
-            return;
+            return false;
         }
-        let Some((member, held)) = cluster.holder_of(namespace, hashes, here, None).await else { return };
+        if !ask.only_posts && !cluster.asks_all() {
+            return true;
+        }
+        let wanted = PrefixAsk {
+            namespace: *namespace,
+            hashes: hashes.clone(),
+            only_posts: ask.only_posts,
+            local: here,
+            hint: None,
+        };
+        let Some((member, held)) = cluster.holder_of(wanted).await else { return false };
         // What was asked for may be a sample of the chain: its holder knows all of it.
-        let Some(last) = held.checked_sub(1).and_then(|at| hashes.get(at)) else { return };
+        let Some(last) = held.checked_sub(1).and_then(|at| hashes.get(at)) else { return false };
         if let Ok(chain) = cluster.name_prefix(member.member.id, namespace, last).await {
             let pull = Pull::new(*namespace, chain, member);
             self.pull(pull);
         }
+        false
     }
 
     /// The pull of a session from its home.

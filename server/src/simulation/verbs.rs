@@ -26,7 +26,7 @@ impl Server {
 
     /// How many leading pages are there.
     pub fn lookup(&self, raw: &wire::LookupRequest) -> Result<wire::LookupReply, Error> {
-        Ok(codec::lookup::reply(self.engine.lookup(&codec::lookup::ask(raw, &self.guest)?)?))
+        Ok(codec::lookup::reply(self.engine.lookup(&codec::lookup::ask(raw, &self.guest)?)?, false))
     }
 
     /// Asks for slots.

@@ -45,6 +45,8 @@ fn pool_calls(namespace: &bytes::Bytes, lease: u64) -> Vec<Call> {
                 namespace: namespace.clone(),
                 hashes: hashes.clone(),
                 session: session.clone(),
+                only_posts: true,
+                only_here: false,
             },
         ),
         call(
@@ -311,8 +313,16 @@ fn between_members(known: &Known) -> Vec<Call> {
         session: session.clone(),
         tip,
     };
+    let hold = wire::HoldPrefixRequest {
+        cluster: "tests".to_owned(),
+        from: known.member,
+        spec: take.spec.clone(),
+        last: last.clone(),
+        ttl_ms: 1_000,
+    };
     vec![
         call("/turnkv.v1.Cluster/TakeSession", &take),
+        call("/turnkv.v1.Cluster/HoldPrefix", &hold),
         call("/turnkv.v1.Cluster/Tell", &tell),
         call(
             "/turnkv.v1.Cluster/CountPages",

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// How long any other may take. Busy machines get much of it.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// These may wait, as they are asked to, or go on for as long as somebody listens.
-const MAY_WAIT: [&str; 10] = [
+const MAY_WAIT: [&str; 11] = [
     "/turnkv.v1.Pool/BeginOffload",
     "/turnkv.v1.Pool/BeginReload",
     "/turnkv.v1.Pool/CommitOffload",
@@ -36,6 +36,7 @@ const MAY_WAIT: [&str; 10] = [
     "/turnkv.v1.Pool/Reload",
     "/turnkv.v1.Admin/Record",
     "/turnkv.v1.Cluster/TakeSession",
+    "/turnkv.v1.Cluster/HoldPrefix",
     "/turnkv.v1.Cluster/WatchMembers",
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",

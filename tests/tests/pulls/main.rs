@@ -6,6 +6,7 @@
 //! - `hops`: sessions that go from pool to pool, and prefixes that no session names
 //! - `nowhere`: prompts that no member has
 //! - `pins`: prefixes that another member has pinned too
+//! - `signposts`: prompts in a large cluster
 //! - `faults`: homes that are slow, damaged on the way, killed, begin again; pools that are killed while they pull
 #![forbid(unsafe_code)]
 
@@ -13,4 +14,5 @@ mod faults;
 mod hops;
 mod nowhere;
 mod pins;
+mod signposts;
 mod support;

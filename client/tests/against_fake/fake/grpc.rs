@@ -1,5 +1,6 @@
 //! The fake's gRPC socket. Owns: the inline verbs and opening namespaces. Must not know: frames.
 
+use super::cluster::ClusterVerbs;
 use super::{Core, PAGE_BYTES, remove_stale, shards_of};
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
+use turnkv_proto::wire::cluster_server::ClusterServer;
 use turnkv_proto::wire::pool_server::{Pool, PoolServer};
 use turnkv_proto::wire::sessions_server::{Sessions, SessionsServer};
 use turnkv_proto::wire::{self, OffloadOutcome};
@@ -50,6 +52,7 @@ fn router(core: &Arc<Core>) -> tonic::transport::server::Router {
     tonic::transport::Server::builder()
         .add_service(PoolServer::new(Service(Arc::clone(core))))
         .add_service(SessionsServer::new(Service(Arc::clone(core))))
+        .add_service(ClusterServer::new(ClusterVerbs(Arc::clone(core))))
 }
 
 struct Service(Arc<Core>);

@@ -2,6 +2,7 @@
 //! lie, and count what it handed out. Owns: its pages, leases and connections. Must not know: the real server.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod cluster;
 mod grpc;
 mod local;
 
@@ -64,6 +65,8 @@ pub struct Script {
     pub granted_max: AtomicU32,
     /// Says of every turn that may go that its session is at home there.
     pub home: Mutex<Option<String>>,
+    /// Tells so late who the members are, in microseconds.
+    pub tells_late_us: AtomicU64,
     /// Reserves slots, and has leases of them renewed; else it is a server of before these verbs.
     pub holds: AtomicBool,
 }
@@ -83,6 +86,8 @@ pub struct Core {
     /// Turns that were asked for, and those of them that began.
     pub turns_asked: AtomicU32,
     pub turns_begun: AtomicU32,
+    /// Times that somebody asked who the members are.
+    pub watches: AtomicU32,
     /// When renewals came.
     pub renewals: Mutex<Vec<Instant>>,
     sockets: Mutex<Vec<std::sync::Weak<LocalSocket>>>,
@@ -136,6 +141,7 @@ impl Fake {
             opens: AtomicU32::new(0),
             turns_asked: AtomicU32::new(0),
             turns_begun: AtomicU32::new(0),
+            watches: AtomicU32::new(0),
             renewals: Mutex::default(),
             sockets: Mutex::default(),
         };
@@ -354,7 +360,7 @@ impl Core {
         let pool = self.pool.lock().unwrap();
         let hashes = turnkv_proto::unpack_hashes(&ask.hashes).unwrap();
         let present = hashes.iter().take_while(|hash| pool.pages.contains_key(hash)).count() as u32;
-        Ok(wire::LookupReply { present, dram: present })
+        Ok(wire::LookupReply { present, dram: present, wants_posts: false })
     }
 
     /// Whether the script refuses a call that would lease something.

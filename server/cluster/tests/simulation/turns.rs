@@ -93,7 +93,7 @@ impl World {
                 let hint =
                     self.random.chance(200).then(|| self.random.below(self.hosts.len() as u64) as usize);
                 let hint = hint.map(|hint| self.hosts[hint].life.member);
-                let ask = PrefixAsk { namespace: NAMESPACE, hashes, local, hint };
+                let ask = PrefixAsk { namespace: NAMESPACE, hashes, only_posts: false, local, hint };
                 self.call(number, |member, now| member.lookup(ask, now));
             }
             Decision::Nowhere => self.read_local(number),

@@ -9,10 +9,11 @@ use turnkv_proto::{Error, wire};
 /// Decodes a Lookup.
 pub(crate) fn ask(raw: &wire::LookupRequest, guest: &Guest) -> Result<Lookup, Error> {
     let namespace = guest.namespace(&raw.namespace)?;
-    Ok(Lookup { namespace, pages: pages_of(&raw.session, &raw.hashes)? })
+    let pages = pages_of(&raw.session, &raw.hashes)?;
+    Ok(Lookup { namespace, pages, only_posts: raw.only_posts, only_here: raw.only_here })
 }
 
-/// Encodes its answer.
-pub(crate) fn reply(found: Found) -> wire::LookupReply {
-    wire::LookupReply { present: found.present, dram: found.dram }
+/// Encodes its answer; `wants_posts`: as [`Engine::find_prefix`](crate::engine::Engine::find_prefix) said.
+pub(crate) fn reply(found: Found, wants_posts: bool) -> wire::LookupReply {
+    wire::LookupReply { present: found.present, dram: found.dram, wants_posts }
 }

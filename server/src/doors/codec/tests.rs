@@ -59,7 +59,10 @@ fn positions_are_bounded_and_counted() {
 fn pages_are_named_or_a_session_is() {
     let lookup = |session: &str, hashes: &[u8]| {
         let (session, hashes) = (session.to_owned(), hashes.to_vec().into());
-        lookup::ask(&wire::LookupRequest { namespace: NAMESPACE.into(), session, hashes }, &guest())
+        lookup::ask(
+            &wire::LookupRequest { namespace: NAMESPACE.into(), session, hashes, ..Default::default() },
+            &guest(),
+        )
     };
     assert!(matches!(lookup("", &[1; 64]).unwrap().pages, PagesOf::Hashes(hashes) if hashes.len() == 2));
     assert!(matches!(lookup("s", &[1; 64]).unwrap().pages, PagesOf::Session(_)));

@@ -207,11 +207,9 @@ impl<D: Verbs> Connection<'_, D> {
 
     fn lookup(&self, frame: &Frame) -> Result<(), End> {
         let (engine, ask) = (&self.shared.engine, codec::lookup::ask(&decode(frame)?, &self.guest)?);
-        if engine.cluster().is_some() {
-            self.wait_for(engine.find_prefix(&ask))?;
-        }
+        let wants_posts = engine.cluster().is_some() && self.wait_for(engine.find_prefix(&ask))?;
         let found = engine.lookup(&ask)?;
-        Ok(self.send(frame.verb, 0, &codec::lookup::reply(found), &[])?)
+        Ok(self.send(frame.verb, 0, &codec::lookup::reply(found, wants_posts), &[])?)
     }
 
     /// The client that this connection is one of.

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
-use turnkv_cluster::{MemberId, Whose};
+use turnkv_cluster::{MemberId, PrefixAsk, Whose};
 use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId, SessionId, pack_hashes, unpack_hashes, wire};
 
 /// The service.
@@ -53,7 +53,9 @@ impl ClusterService {
     ) -> Result<wire::FindReply, Error> {
         let hashes = unpack_hashes(hashes)?;
         let local = self.engine.count_held(namespace, &hashes)?;
-        Ok(match cluster.holder_of(namespace, &hashes, local as usize, None).await {
+        let (namespace, only_posts, hint) = (*namespace, false, None);
+        let ask = PrefixAsk { namespace, hashes, only_posts, local: local as usize, hint };
+        Ok(match cluster.holder_of(ask).await {
             Some((member, pages)) => {
                 wire::FindReply { at: Some(codec::card(&member)), pages: pages as u32, ..Default::default() }
             }

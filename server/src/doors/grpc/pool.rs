@@ -48,9 +48,9 @@ impl Pool for PoolService {
 
     async fn lookup(&self, request: Request<wire::LookupRequest>) -> Answer<wire::LookupReply> {
         let ask = codec::lookup::ask(request.get_ref(), &guest_of(&request)?)?;
-        self.engine.find_prefix(&ask).await;
+        let wants_posts = self.engine.find_prefix(&ask).await;
         let found = self.engine.lookup(&ask)?;
-        Ok(Response::new(codec::lookup::reply(found)))
+        Ok(Response::new(codec::lookup::reply(found, wants_posts)))
     }
 
     async fn begin_offload(

@@ -370,7 +370,8 @@ impl World {
 
     /// Leading pages that are there.
     pub(super) fn present_of(&self, hashes: &[BlockHash]) -> u32 {
-        let ask = Lookup { namespace: self.namespace, pages: PagesOf::Hashes(hashes.to_vec()) };
+        let pages = PagesOf::Hashes(hashes.to_vec());
+        let ask = Lookup { namespace: self.namespace, pages, only_posts: false, only_here: false };
         self.server.engine.lookup(&ask).unwrap().present
     }
 

@@ -12,7 +12,12 @@ pub(super) async fn look(context: &Rc<Context>, space: usize) {
     let namespace: bytes::Bytes = context.model.borrow().id(space).0.to_vec().into();
     let server = context.server();
     let hashes = hashes(context, space, &path).into();
-    let ask = wire::LookupRequest { namespace: namespace.clone(), hashes, session: String::new() };
+    let ask = wire::LookupRequest {
+        namespace: namespace.clone(),
+        hashes,
+        session: String::new(),
+        ..Default::default()
+    };
     let found = match context.call("Lookup", async { server.lookup(&ask) }).await {
         Ok(found) => found,
         Err(error) if error.kind == ErrorKind::NamespaceUnknown => {
