@@ -89,8 +89,9 @@ impl Namespace {
         let pin = BlockHash::parse_optional(&reply.pin).map_err(Error::protocol)?;
         let pin = pin.ok_or_else(|| Error::protocol("the reply to Pin names no pin"))?;
         let second = how.second_copy.then_some(match reply.second_at {
-            name if name.is_empty() => Err(reply.no_second),
-            name => Ok(name),
+            name if !name.is_empty() => Ok(name),
+            _ if reply.no_second.is_empty() => Err("the pool is of a version that makes none".to_owned()),
+            _ => Err(reply.no_second),
         });
         Ok(Pinned { pages: reply.pages as usize, pin, ends_in_ms: reply.ends_in_ms, second })
     }

@@ -7,7 +7,7 @@
 //! ```
 
 use super::Engine;
-use super::pin::{PinHere, Unpin};
+use super::pin::PinHere;
 use super::placed_pins::PlacedPin;
 use crate::cluster::{Cluster, PrefixHold};
 use crate::limits::{SECOND_PIN_WAIT, SECOND_PINS_PLACED_MAX};
@@ -76,12 +76,18 @@ impl Engine {
         Err(why)
     }
 
-    /// A pin is over: so is its second copy, where that is known. One that cannot be told ends by its time.
-    pub(crate) async fn unpin_elsewhere(&self, ask: &Unpin) {
-        let placed = self.placed_pins.take(&(ask.namespace, ask.pin));
-        let (Some(cluster), Some(PlacedPin { at, hold, .. })) = (self.cluster(), placed) else { return };
-        if let Err(why) = cluster.offer_prefix(at, &PrefixHold { ttl_ms: 0, ..hold }).await {
-            tracing::info!(why, "the second copy of a pin ends by its time");
-        }
+    /// A pin is over: so is its second copy, where that is known. Nobody waits for that, and one that cannot be told ends by its time.
+    pub(crate) fn unpin_elsewhere(&self, namespace: NamespaceId, pin: BlockHash) {
+        let placed = self.placed_pins.take(&(namespace, pin));
+        let (Some(cluster), Some(PlacedPin { at, hold, .. })) = (self.cluster().cloned(), placed) else {
+            return;
+        };
+        let Some(turn) = self.placed_pins.turn() else { return };
+        tokio::spawn(async move {
+            if let Err(why) = cluster.offer_prefix(at, &PrefixHold { ttl_ms: 0, ..hold }).await {
+                tracing::info!(why, "the second copy of a pin ends by its time");
+            }
+            drop(turn);
+        });
     }
 }

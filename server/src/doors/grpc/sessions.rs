@@ -89,9 +89,10 @@ impl Sessions for SessionsService {
 
     async fn unpin(&self, request: Request<wire::UnpinRequest>) -> Answer<wire::UnpinReply> {
         let ask = codec::pin::unpin(request.get_ref(), &guest_of(&request)?)?;
-        self.engine.unpin_elsewhere(&ask).await;
-        let engine = Arc::clone(&self.engine);
-        blocking(move || Ok(wire::UnpinReply { found: engine.unpin(&ask)? })).await
+        let (engine, namespace, pin) = (Arc::clone(&self.engine), ask.namespace, ask.pin);
+        let found = blocking(move || Ok(wire::UnpinReply { found: engine.unpin(&ask)? })).await?;
+        self.engine.unpin_elsewhere(namespace, pin);
+        Ok(found)
     }
 
     async fn route(&self, request: Request<wire::RouteRequest>) -> Answer<wire::RouteReply> {
