@@ -175,9 +175,11 @@ impl Server {
     /// # Errors
     /// There is none, or it does not end.
     pub fn kill_keeper(&self) -> anyhow::Result<()> {
-        kill_process(self.keeper()?, Signal::KILL)?;
+        let keeper = self.keeper()?;
+        kill_process(keeper, Signal::KILL)?;
         let deadline = Instant::now() + Duration::from_secs(10);
-        while UnixStream::connect(self.keep_socket()).is_ok() {
+        // A connection would tell nothing: the server may have another keeper there already.
+        while is_alive(keeper) {
             ensure!(Instant::now() < deadline, "the keeper does not end");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -387,4 +389,10 @@ fn scratch() -> anyhow::Result<PathBuf> {
     let dir = std::env::temp_dir();
     std::fs::create_dir_all(&dir)?;
     Ok(dir)
+}
+
+/// Whether a process runs: one that has ended and is not reaped yet does not.
+fn is_alive(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }

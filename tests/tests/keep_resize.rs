@@ -1,6 +1,6 @@
 //! Kept memory that changes its size when its server is killed: every acknowledged page is served afterwards, and memory is what
 //! gauges and the kernel say. `TURNKV_KILLS` sets how many kills (20 unless told), `TURNKV_RESIZE_MIB` the smaller size (48 unless
-//! told); the larger one is four times that.
+//! told, 255 at most, as slabs have 4 MiB up to there); the larger one is four times that.
 
 use anyhow::{Result, ensure};
 use std::process::{Command, Stdio};
