@@ -29,12 +29,13 @@ const PAGE: u64 = 64 << 10;
 const PAGES: usize = 4;
 
 /// What members of a cluster ask one another.
-const OF_MEMBERS: [Method; 5] = [
+const OF_MEMBERS: [Method; 6] = [
     Method::ClusterTell,
     Method::ClusterCountPages,
     Method::ClusterNameSession,
     Method::ClusterNamePrefix,
     Method::ClusterTakeSession,
+    Method::ClusterHoldPrefix,
 ];
 
 /// A server that grants whoever comes by its Unix sockets these words; over the plain loopback everybody is an operator.
