@@ -10,6 +10,7 @@
 //! | 16 + 32 G | 64 G R | the rest of the values, one plane for each of its R bytes |
 //! | 16 + 32 G + 64 G R | 1 each | exponents that are not in the book, in the order of the codes' bytes, low halves first |
 
+use crate::book::Book;
 use crate::codec::Corrupt;
 use crate::kernel::{Loop, PICKED, PLACES, Path, TABLE};
 use crate::lane::Lane;
@@ -20,9 +21,6 @@ pub(crate) const GROUP: usize = 64;
 const HALF: usize = GROUP / 2;
 const BOOK: usize = TABLE;
 const BOOK_BYTES: usize = 16;
-const ESCAPE: u8 = 15;
-/// The book is made from every so many-th value. Prime to the sizes of heads, so that all their channels are looked at.
-const SAMPLE_EVERY: usize = 41;
 
 /// Bytes of an encoded block but for the exponents that are not in its book.
 fn fixed_bytes(groups: usize, rest: usize) -> usize {
@@ -36,11 +34,11 @@ pub(crate) fn encode<const W: usize, const R: usize, L: Lane<W, R>>(
     out: &mut [u8],
 ) -> Option<usize> {
     let groups = values.len() / (W * GROUP);
-    let book = book::<W, R, L>(values);
+    let book = Book::of::<W, R, L>(values);
     let (fixed, escapes) = out.split_at_mut_checked(fixed_bytes(groups, R))?;
     let (head, planes) = fixed.split_at_mut(BOOK_BYTES + groups * HALF);
     let (kept, codes) = head.split_at_mut(BOOK_BYTES);
-    kept[..BOOK].copy_from_slice(&book);
+    kept[..BOOK].copy_from_slice(book.entries());
     kept[BOOK] = 0;
     let work = Encode::<W, R, L> { values, book, codes, planes, escapes, lane: PhantomData };
     let escaped = path.run(work)?;
@@ -64,26 +62,9 @@ pub(crate) fn decode<const W: usize, const R: usize, L: Lane<W, R>>(
     if used == fixed.1.len() { Ok(()) } else { Err(Corrupt("a block is longer than it says")) }
 }
 
-/// The most frequent exponents of a sample, the most frequent first: fifteen, of which some may not occur at all.
-fn book<const W: usize, const R: usize, L: Lane<W, R>>(values: &[u8]) -> [u8; BOOK] {
-    let mut counts = [0_u32; 256];
-    for value in values.chunks_exact(W).step_by(SAMPLE_EVERY) {
-        let mut bytes = [0; W];
-        bytes.copy_from_slice(value);
-        counts[usize::from(L::split(bytes).0)] += 1;
-    }
-    let mut exponents: [u8; 256] = std::array::from_fn(|exponent| exponent as u8);
-    let by_count = |exponent: &u8| std::cmp::Reverse((counts[usize::from(*exponent)], *exponent));
-    exponents.select_nth_unstable_by_key(BOOK, by_count);
-    let mut book = [0; BOOK];
-    book.copy_from_slice(&exponents[..BOOK]);
-    book.sort_unstable_by_key(by_count);
-    book
-}
-
 struct Encode<'a, const W: usize, const R: usize, L> {
     values: &'a [u8],
-    book: [u8; BOOK],
+    book: Book,
     codes: &'a mut [u8],
     planes: &'a mut [u8],
     escapes: &'a mut [u8],
@@ -95,7 +76,11 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Encode<'_, W, R, L>
     type Output = Option<usize>;
 
     #[inline(always)]
-    fn run(self, _: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED]) -> Option<usize> {
+    fn run(
+        self,
+        _: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED],
+        look_up: impl Fn(&Book, &[u8; PICKED]) -> [u8; PICKED],
+    ) -> Option<usize> {
         let plane_bytes = self.planes.len() / R.max(1);
         let mut escaped = 0;
         let groups = self.values.chunks_exact(W * GROUP).zip(self.codes.chunks_exact_mut(HALF));
@@ -114,7 +99,7 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Encode<'_, W, R, L>
             for (plane, rest) in rests.iter().enumerate() {
                 self.planes[plane * plane_bytes + group * GROUP..][..GROUP].copy_from_slice(rest);
             }
-            let coded = look_up(&exponents, &self.book);
+            let coded = look_up(&self.book, &exponents);
             let mut packed = [0; HALF];
             for i in 0..HALF {
                 packed[i] = coded[i] | coded[i + HALF] << 4;
@@ -132,20 +117,7 @@ fn group_of<const W: usize>(values: &[u8]) -> Option<&[[u8; W]; GROUP]> {
     values.as_chunks::<W>().0.try_into().ok()
 }
 
-/// The code of each exponent.
-#[inline(always)]
-fn look_up(exponents: &[u8; GROUP], book: &[u8; BOOK]) -> [u8; GROUP] {
-    let mut codes = [ESCAPE; GROUP];
-    for (code, known) in book.iter().enumerate() {
-        for i in 0..GROUP {
-            // At most one place of the book is each exponent's: the bits in which its code is not 15 turn.
-            codes[i] ^= (ESCAPE ^ code as u8) & u8::from(exponents[i] == *known).wrapping_neg();
-        }
-    }
-    codes
-}
-
-/// Appends the exponents of a group whose code is [`ESCAPE`].
+/// Appends the exponents of a group that are not in the book.
 #[inline(always)]
 fn list_escapes(
     codes: &[u8],
@@ -177,14 +149,18 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Decode<'_, W, R, L>
     type Output = Option<usize>;
 
     #[inline(always)]
-    fn run(self, pick: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED]) -> Option<usize> {
+    fn run(
+        self,
+        pick: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED],
+        _: impl Fn(&Book, &[u8; PICKED]) -> [u8; PICKED],
+    ) -> Option<usize> {
         let plane_bytes = self.planes.len() / R.max(1);
         let mut used = 0;
         let groups = self.codes.chunks_exact(HALF).zip(self.values.chunks_exact_mut(W * GROUP));
         for (group, (codes, values)) in groups.enumerate() {
             let mut packed = [0; HALF];
             packed.copy_from_slice(codes);
-            // Of [`ESCAPE`] it is anything.
+            // Where the book has none it is anything.
             let mut exponents = pick(&self.book, packed);
             for (word, eight) in codes.chunks_exact(8).enumerate() {
                 let mut marks = Marks::of(eight);
@@ -211,7 +187,7 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Decode<'_, W, R, L>
     }
 }
 
-/// Which halves of eight bytes of codes are [`ESCAPE`]: byte by byte, low halves first.
+/// Which halves of eight bytes of codes are of none in the book: byte by byte, low halves first.
 struct Marks(u64);
 
 impl Marks {

@@ -1,8 +1,14 @@
-//! Which instructions the loops over values are compiled for. Owns: the choice, the one call that needs it to be right, and picking
-//! from a small table, for which there is an instruction that the compiler does not find.
+//! Which instructions the loops over values are compiled for. Owns: the choice, the one call that needs it to be right, and both ways
+//! through a book, exponents by codes and codes by exponents, for which there is an instruction that the compiler does not find.
 //!
 //! The loops are plain Rust over arrays, which the compiler turns into vector instructions: once for every x86-64 and once for
 //! those with AVX2 (twice as quick; AVX-512 gains nothing more). Elsewhere the plain ones are already that.
+
+use crate::book::{Book, ESCAPE};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m256i, _mm_set_epi64x, _mm256_broadcastsi128_si256, _mm256_extract_epi64, _mm256_set_epi64x,
+};
 
 /// Entries of a table that is picked from: of sixteen places the last has none.
 pub(crate) const TABLE: usize = 15;
@@ -45,7 +51,7 @@ impl Path {
             // SAFETY: the processor has the features, as was just asked.
             return unsafe { run_avx2(work) };
         }
-        work.run(pick)
+        work.run(pick, look_up)
     }
 }
 
@@ -55,8 +61,12 @@ pub(crate) trait Loop {
     /// What it gives.
     type Output;
     /// Runs it. `pick` gives what a table has at each place: first those in the low halves of the bytes, then those in the high
-    /// ones. At the place without an entry it gives anything.
-    fn run(self, pick: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED]) -> Self::Output;
+    /// ones. At the place without an entry it gives anything. `look_up` gives the code of each exponent.
+    fn run(
+        self,
+        pick: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED],
+        look_up: impl Fn(&Book, &[u8; PICKED]) -> [u8; PICKED],
+    ) -> Self::Output;
 }
 
 #[inline(always)]
@@ -75,47 +85,105 @@ fn pick(table: &[u8; TABLE], places: [u8; PLACES]) -> [u8; PICKED] {
     picked
 }
 
+#[inline(always)]
+fn look_up(book: &Book, exponents: &[u8; PICKED]) -> [u8; PICKED] {
+    let mut codes = [ESCAPE; PICKED];
+    for (code, known) in book.entries().iter().enumerate() {
+        for i in 0..PICKED {
+            // At most one place of the book is each exponent's: the bits in which its code is not 15 turn.
+            codes[i] ^= (ESCAPE ^ code as u8) & u8::from(exponents[i] == *known).wrapping_neg();
+        }
+    }
+    codes
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1")]
 fn run_avx2<L: Loop>(work: L) -> L::Output {
-    work.run(|table, places| pick_avx2(table, places))
+    work.run(|table, places| pick_avx2(table, places), |book, exponents| look_up_avx2(book, exponents))
 }
 
-/// One instruction where [`pick`] has a hundred. Words come and go through integers: the compiler makes whole loads and stores of it.
+/// One instruction where [`pick`] has a hundred.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1")]
 #[inline]
 fn pick_avx2(table: &[u8; TABLE], places: [u8; PLACES]) -> [u8; PICKED] {
-    use std::arch::x86_64::{
-        __m256i, _mm_set_epi64x, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_extract_epi64,
-        _mm256_set_epi64x, _mm256_set1_epi8, _mm256_shuffle_epi8, _mm256_srli_epi16,
-    };
-    let word = |bytes: &[u8], at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at * 8..][..8]);
-        i64::from_le_bytes(word)
-    };
+    use std::arch::x86_64::{_mm256_and_si256, _mm256_set1_epi8, _mm256_shuffle_epi8, _mm256_srli_epi16};
     let mut whole = [0; TABLE + 1];
     whole[..TABLE].copy_from_slice(table);
-    let table = _mm256_broadcastsi128_si256(_mm_set_epi64x(word(&whole, 1), word(&whole, 0)));
-    let (places, low) = (
-        _mm256_set_epi64x(word(&places, 3), word(&places, 2), word(&places, 1), word(&places, 0)),
-        _mm256_set1_epi8(15),
-    );
+    let (table, places, low) = (both_halves(&whole), vector(places), _mm256_set1_epi8(15));
     let mut out = [0; PICKED];
     let (first, second) = out.split_at_mut(PLACES);
-    let put = |out: &mut [u8], picked: __m256i| {
-        let words = [
-            _mm256_extract_epi64::<0>(picked),
-            _mm256_extract_epi64::<1>(picked),
-            _mm256_extract_epi64::<2>(picked),
-            _mm256_extract_epi64::<3>(picked),
-        ];
-        for (bytes, word) in out.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-    };
     put(first, _mm256_shuffle_epi8(table, _mm256_and_si256(places, low)));
     put(second, _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16::<4>(places), low)));
     out
+}
+
+/// Four instructions for each row of the book where [`look_up`] has three for each of its fifteen entries.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1")]
+#[inline]
+fn look_up_avx2(book: &Book, exponents: &[u8; PICKED]) -> [u8; PICKED] {
+    use std::arch::x86_64::{
+        _mm256_adds_epu8, _mm256_or_si256, _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8,
+        _mm256_xor_si256,
+    };
+    let (mut first, mut second) = ([0; PLACES], [0; PLACES]);
+    first.copy_from_slice(&exponents[..PLACES]);
+    second.copy_from_slice(&exponents[PLACES..]);
+    let (first, second) = (vector(first), vector(second));
+    let (mut turned, mut turned_second) = (_mm256_setzero_si256(), _mm256_setzero_si256());
+    // What is not of a row has its highest bit set by this, and nothing is picked for it.
+    let beyond = _mm256_set1_epi8(0x70);
+    for row in book.rows() {
+        let (table, high) = (both_halves(&row.turned), _mm256_set1_epi8(row.high as i8));
+        let place = |exponents| _mm256_adds_epu8(_mm256_xor_si256(exponents, high), beyond);
+        turned = _mm256_or_si256(turned, _mm256_shuffle_epi8(table, place(first)));
+        turned_second = _mm256_or_si256(turned_second, _mm256_shuffle_epi8(table, place(second)));
+    }
+    let escape = _mm256_set1_epi8(ESCAPE as i8);
+    let mut out = [0; PICKED];
+    let (codes, codes_second) = out.split_at_mut(PLACES);
+    put(codes, _mm256_xor_si256(turned, escape));
+    put(codes_second, _mm256_xor_si256(turned_second, escape));
+    out
+}
+
+/// Thirty-two bytes. Words come and go through integers: the compiler makes whole loads and stores of it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn vector(bytes: [u8; PLACES]) -> __m256i {
+    _mm256_set_epi64x(word(&bytes, 3), word(&bytes, 2), word(&bytes, 1), word(&bytes, 0))
+}
+
+/// Sixteen bytes, twice.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn both_halves(bytes: &[u8; 16]) -> __m256i {
+    _mm256_broadcastsi128_si256(_mm_set_epi64x(word(bytes, 1), word(bytes, 0)))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> i64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at * 8..][..8]);
+    i64::from_le_bytes(word)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn put(out: &mut [u8], picked: __m256i) {
+    let words = [
+        _mm256_extract_epi64::<0>(picked),
+        _mm256_extract_epi64::<1>(picked),
+        _mm256_extract_epi64::<2>(picked),
+        _mm256_extract_epi64::<3>(picked),
+    ];
+    for (bytes, word) in out.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
 }

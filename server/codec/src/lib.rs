@@ -4,11 +4,13 @@
 //! a type of value tells them apart; a [`Codec`] packs the exponents and leaves the rest as it is.
 //!
 //! - `codebook`: exponents as four bits each, by a book of the fifteen most frequent ones of a block
+//! - `book`: which those are, and tables by which their codes are found
 //! - `squeeze`: zstd, over a block's exponents or over all of it
 //! - `page`: a page as blocks, each with its length; [`Encoder`] and [`Decoder`]
 //! - `kernel`: which instructions the loops are compiled for
 //! - `choose`: which codec is worth it on a device, measured on real pages
 
+mod book;
 mod choose;
 mod codebook;
 mod codec;
