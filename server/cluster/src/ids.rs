@@ -1,6 +1,7 @@
 //! What the cluster names things by. Owns: short keys of sessions and prefixes, members and their lives, tips. Must not know:
 //! who is there.
 
+use crate::limits::INCARNATION_MAX;
 use sha2::{Digest, Sha256};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
@@ -14,6 +15,13 @@ pub struct MemberId(pub u64);
 /// One life of a member's process: a later one has a higher number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
+
+impl Incarnation {
+    /// What somebody says is a life; none where no life can have come that far.
+    pub fn said(number: u64) -> Option<Incarnation> {
+        (number <= INCARNATION_MAX).then_some(Incarnation(number))
+    }
+}
 
 /// A member in one of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

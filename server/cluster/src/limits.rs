@@ -4,6 +4,9 @@ use turnkv_proto::limits::SIGNPOST_EVERY;
 
 /// Members of a cluster.
 pub const MEMBERS_MAX: usize = 1024;
+/// The highest incarnation that is believed; as milliseconds since 1970 it is reached in the year 10889. A number without any above
+/// it would be the last life that its member ever has.
+pub const INCARNATION_MAX: u64 = 1 << 48;
 /// Members whose highest incarnation is remembered, those that left included.
 pub const MARKS_MAX: usize = 4 * MEMBERS_MAX;
 /// Rounds in a row that an empty view, or one of less than half, must be seen before it is believed.

@@ -109,7 +109,7 @@ pub(super) fn read_card(name: &str, value: &[u8]) -> Option<MemberCard> {
         StateText::Away => MemberState::Away,
         StateText::Draining => MemberState::Draining,
     };
-    let (id, incarnation) = (MemberId::of(name), Incarnation(text.incarnation));
+    let (id, incarnation) = (MemberId::of(name), Incarnation::said(text.incarnation)?);
     let member = Member { id, incarnation, weight: text.weight, state };
     fits.then_some(MemberCard { name: text.name, endpoint: text.endpoint, zone: text.zone, member })
 }
@@ -125,9 +125,10 @@ pub(super) fn read_founded(value: &[u8]) -> Option<Founded> {
     if value.len() > ETCD_VALUE_BYTES_MAX { None } else { serde_json::from_slice(value).ok() }
 }
 
-/// A mark; one that does not parse is none.
+/// A mark; one that does not parse, or that no life can have come to, is none.
 pub(super) fn read_mark(value: &[u8]) -> u64 {
-    std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
+    number.and_then(Incarnation::said).map_or(0, |mark| mark.0)
 }
 
 #[cfg(test)]
@@ -158,5 +159,9 @@ mod tests {
         let founded = Founded { id: 3, seed: u64::MAX, protocol_floor: 1 };
         assert_eq!(read_founded(&founded_text(&founded)), Some(founded));
         assert_eq!((read_mark(b"17\n"), read_mark(b"x"), read_mark(b"")), (17, 0, 0));
+        let last = u64::MAX.to_string();
+        assert_eq!(read_mark(last.as_bytes()), 0, "no life could follow");
+        let card = String::from_utf8(text).unwrap().replace(":9", &format!(":{last}"));
+        assert!(card.contains(&last) && read_card("a", card.as_bytes()).is_none());
     }
 }

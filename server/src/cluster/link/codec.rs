@@ -43,7 +43,7 @@ pub(crate) fn read_card(said: wire::Member) -> Result<MemberCard, Error> {
     if !fits {
         return Err(Error::invalid("a member's name, endpoint, zone or weight is out of its bounds"));
     }
-    let (id, incarnation) = (MemberId::of(&said.name), Incarnation(said.incarnation));
+    let (id, incarnation) = (MemberId::of(&said.name), read_incarnation(said.incarnation)?);
     let member = Member { id, incarnation, weight: said.weight, state };
     Ok(MemberCard { name: said.name, endpoint: said.endpoint, zone: said.zone, member })
 }
@@ -109,7 +109,7 @@ pub(crate) fn read_note(note: wire::Note, from: Life) -> Result<Message, Error> 
             let tip = said.tip.ok_or_else(|| Error::invalid("a tip is missing"))?;
             Message::Outdone { session: SessionKey(read_key(&said.session)?), tip: read_tip(tip)? }
         }
-        Says::Over(said) => Message::Over { latest: Incarnation(said.latest) },
+        Says::Over(said) => Message::Over { latest: read_incarnation(said.latest)? },
         Says::AskTip(said) => {
             Message::AskTip { call: CallId(said.call), session: SessionKey(read_key(&said.session)?) }
         }
@@ -167,7 +167,11 @@ fn life(life: Life) -> wire::Life {
 
 fn read_life(said: Option<wire::Life>) -> Result<Life, Error> {
     let said = said.ok_or_else(|| Error::invalid("a member's life is missing"))?;
-    Ok(Life { member: MemberId(said.member), incarnation: Incarnation(said.incarnation) })
+    Ok(Life { member: MemberId(said.member), incarnation: read_incarnation(said.incarnation)? })
+}
+
+fn read_incarnation(said: u64) -> Result<Incarnation, Error> {
+    Incarnation::said(said).ok_or_else(|| Error::invalid("no member lives as often as that"))
 }
 
 fn key(session: &SessionKey) -> Bytes {
@@ -202,6 +206,7 @@ fn bounded(count: usize) -> Result<(), Error> {
 mod tests {
     use super::*;
     use prost::Message as _;
+    use turnkv_cluster::limits::INCARNATION_MAX;
 
     fn life_of(member: u64) -> Life {
         Life { member: MemberId(member), incarnation: Incarnation(3) }
@@ -216,7 +221,7 @@ mod tests {
             Message::Publish { tips: vec![(session, tip); 3], posts: vec![post; 2] },
             Message::Withdraw { session, home: life_of(2), turn: 9 },
             Message::Outdone { session, tip: other },
-            Message::Over { latest: Incarnation(u64::MAX) },
+            Message::Over { latest: Incarnation(INCARNATION_MAX) },
             Message::AskTip { call, session },
             Message::TipIs { call, tip: Some(other) },
             Message::TipIs { call, tip: None },
@@ -240,6 +245,19 @@ mod tests {
         let said = note(&Message::Publish { tips: vec![(SessionKey([7; 16]), tip)], posts: Vec::new() });
         let Message::Publish { tips, .. } = read_note(said, life_of(9)).unwrap() else { panic!("a claim") };
         assert_eq!(tips[0].1.home, life_of(9));
+    }
+
+    #[test]
+    fn a_life_after_which_none_could_begin_is_refused() {
+        let wanted = Says::Over(wire::OverNote { latest: u64::MAX });
+        assert!(read_note(wire::Note { says: Some(wanted) }, life_of(1)).is_err());
+        let home = Life { member: MemberId(2), incarnation: Incarnation(INCARNATION_MAX + 1) };
+        let withdraw = note(&Message::Withdraw { session: SessionKey([7; 16]), home, turn: 9 });
+        assert!(read_note(withdraw, life_of(1)).is_err());
+        let member =
+            Member { id: home.member, incarnation: home.incarnation, weight: 1, state: MemberState::Serving };
+        let (name, endpoint, zone) = ("b".to_owned(), "tcp://b:1".to_owned(), String::new());
+        assert!(read_card(card(&MemberCard { name, endpoint, zone, member })).is_err());
     }
 
     #[test]
