@@ -63,6 +63,8 @@ enum Command {
         #[arg(long, default_value_t = 60_000)]
         without_server_ms: u64,
     },
+    /// Have pages that many sessions share be let go of last, and be at another member of the cluster, too; with --undo, take that back.
+    Pin(cmd::pin::PinArguments),
     /// Record what turns ask of a running server as a trace, for `turnkv simulate` and `turnkv size`; salted ids, no content.
     Record(cmd::record::RecordArguments),
     /// Have a running server's page memory grow or shrink while it serves, and say how far that is.
@@ -136,6 +138,7 @@ fn act(command: Command) -> anyhow::Result<()> {
         Command::Keep { socket, without_server_ms } => {
             cmd::keep::run(&socket, Duration::from_millis(without_server_ms))
         }
+        Command::Pin(asked) => on_a_runtime(cmd::pin::run(&asked)),
         Command::Record(arguments) => on_a_runtime(cmd::record::run(&arguments)),
         Command::Resize(arguments) => on_a_runtime(cmd::resize::run(&arguments)),
         Command::Upgrade(arguments) => on_a_runtime(cmd::upgrade::run(&arguments)),

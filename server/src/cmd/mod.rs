@@ -6,6 +6,8 @@
 //! - [`connect`]: how they reach a running server
 //! - [`drain`]: nothing more is taken, or that is taken back
 //! - [`keep`]: page memory is held for a server that is gone
+//! - [`named`]: what a person names: hashes, namespaces
+//! - [`pin`]: a shared prefix goes last, and another member has it too
 //! - [`record`]: a trace of what a live pool is asked
 //! - [`resize`]: more or less page memory
 //! - [`simulate`]: traces played against the pool with simulated time
@@ -22,6 +24,8 @@ pub(crate) mod config;
 mod connect;
 pub(crate) mod drain;
 pub(crate) mod keep;
+mod named;
+pub(crate) mod pin;
 pub(crate) mod record;
 pub(crate) mod resize;
 pub(crate) mod simulate;
@@ -37,4 +41,10 @@ fn print(text: &str) -> std::io::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         printed => printed,
     }
+}
+
+/// Prints what it has to say as JSON or as text.
+fn print_as(json: bool, value: &serde_json::Value, text: &str) -> anyhow::Result<()> {
+    let text = if json { format!("{value:#}\n") } else { format!("{}\n", text.trim_end()) };
+    Ok(print(&text)?)
 }

@@ -1,12 +1,14 @@
 //! Pins that another pool has too.
 
-use crate::support::{PAGE, Pool, Pools, until};
+use crate::support::{PAGE, Pool, Pools, turn, until};
 use anyhow::{Context, Result, ensure};
+use std::process::Command;
 use std::time::Duration;
 use turnkv_client::{BlockHash, DataPlane, OffloadOptions, PinFor};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
+use turnkv_tests::workspace::server_binary;
 
 const PAGES: usize = 60;
 /// Of a pool whose host is gone: its peers notice it first.
@@ -95,5 +97,61 @@ async fn a_pin_without_a_second_place_holds_here_and_says_why() -> Result<()> {
     let nothing = user.namespace.pin(&chain(4, 3), TWICE).await?;
     let why = nothing.second.and_then(Result::err).unwrap_or_default();
     ensure!(nothing.pages == 0 && why.contains("no page"), "{why}");
+    Ok(())
+}
+
+/// A hash as people write it.
+fn digits(hash: &BlockHash) -> String {
+    hash.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `turnkv pin` at a pool: whether it says that all is well, and what it said.
+fn command(pool: &Pool, words: &[&str]) -> Result<(bool, String)> {
+    let address = pool.server.address();
+    let output = Command::new(server_binary()?).args(["pin", "--address", &address]).args(words).output()?;
+    Ok((output.status.success(), String::from_utf8([output.stdout, output.stderr].concat())?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_pins_a_session_or_a_prefix_and_takes_that_back() -> Result<()> {
+    let pools = Pools::start(2, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(5, PAGES);
+    turn(&users[0], "system prompt", 0, &hashes, 0).await?;
+    let (is_well, said) =
+        command(&pools.0[0], &["--session", "system prompt", "--pages", "40", "--second-copy", "--json"])?;
+    ensure!(is_well, "{said}");
+    let json: serde_json::Value = serde_json::from_str(&said)?;
+    let name = digits(&hashes[39]);
+    ensure!(json["pages"] == 40 && json["pin"] == name && json["second_at"] == "pool-1", "{said}");
+    protects(&pools.0[0], 40).await?;
+    protects(&pools.0[1], 40).await?;
+    let (is_well, said) = command(&pools.0[0], &["--undo", &name])?;
+    ensure!(is_well && said.contains("ended"), "{said}");
+    protects(&pools.0[0], 0).await?;
+    protects(&pools.0[1], 0).await?;
+    let (is_well, said) = command(&pools.0[0], &["--undo", &name])?;
+    ensure!(is_well && said.contains("no such pin"), "{said}");
+
+    let folder = tempfile::tempdir()?;
+    let prefix = folder.path().join("prefix");
+    let lines: Vec<String> = hashes[..7].iter().map(digits).collect();
+    std::fs::write(&prefix, lines.join("\n"))?;
+    let prefix = prefix.to_str().context("a path")?;
+    let (is_well, said) = command(&pools.0[0], &["--prefix", prefix, "--for-s", "60"])?;
+    ensure!(
+        is_well && said.contains("7 pages are pinned for 60 s") && said.contains("not asked for"),
+        "{said}"
+    );
+    protects(&pools.0[0], 7).await?;
+    // Where none of it is, whoever asked in a script learns it, and so does whoever means a session that is not there.
+    std::fs::write(prefix, digits(&chain(6, 1)[0]))?;
+    let (is_well, said) = command(&pools.0[0], &["--prefix", prefix])?;
+    ensure!(!is_well && said.contains("nothing is pinned"), "{said}");
+    for wrong in [&["--session", "nobody"][..], &[], &["--undo", "xyz"], &["--session", "a", "--for-s", "0"]]
+    {
+        let (is_well, said) = command(&pools.0[0], wrong)?;
+        ensure!(!is_well && said.lines().count() == 2, "{wrong:?}: {said}");
+    }
     Ok(())
 }

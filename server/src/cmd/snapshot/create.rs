@@ -1,19 +1,17 @@
-//! `turnkv snapshot create`. Owns: finding the namespace that is meant, reading hashes and token ids. Must not know: the server's
+//! `turnkv snapshot create`. Owns: what is captured, and reading token ids. Must not know: the server's
 //! inside.
 
 use super::arguments::{CreateArguments, client_on};
 use super::bar::Bar;
-use super::text::{as_json, id, line, print};
+use super::text::{as_json, line};
+use crate::cmd::named::{hashes, id, namespace_of, read};
+use crate::cmd::print_as;
 use crate::cmd::status::human_bytes;
-use crate::report::{Advise, misused};
+use crate::report::misused;
 use anyhow::Context;
-use std::collections::BTreeSet;
 use std::path::Path;
-use tonic::transport::Channel;
-use turnkv_proto::limits::GRPC_ANSWER_BYTES_MAX;
 use turnkv_proto::wire;
 use wire::create_snapshot_request::What;
-use wire::sessions_client::SessionsClient;
 
 /// Captures, and says what was captured.
 pub(super) async fn run(arguments: &CreateArguments) -> anyhow::Result<()> {
@@ -75,40 +73,7 @@ fn said(
     if answer.missing_pages > 0 {
         text += &format!("; {} pages were not in the pool and are not in the snapshot", answer.missing_pages);
     }
-    print(arguments.at.json, &value, &text)
-}
-
-/// The namespace that a session is in, or the only one that has sessions.
-async fn namespace_of(channel: Channel, session: Option<&str>) -> anyhow::Result<Vec<u8>> {
-    let mut sessions = SessionsClient::new(channel).max_decoding_message_size(GRPC_ANSWER_BYTES_MAX);
-    let listed = sessions.list(wire::ListRequest::default()).await.context("the server lists no sessions")?;
-    let found = listed.into_inner().sessions.into_iter();
-    let found = found.filter(|info| session.is_none_or(|session| info.session == session));
-    let namespaces: BTreeSet<Vec<u8>> = found.map(|info| info.namespace.to_vec()).collect();
-    let mut namespaces = namespaces.into_iter();
-    match (namespaces.next(), namespaces.len(), session) {
-        (Some(namespace), 0, _) => Ok(namespace),
-        (None, _, Some(session)) => Err(misused(
-            format!("no session is called {session}"),
-            "name one that is there, or its namespace (--namespace) where there are very many",
-        )),
-        (None, _, None) => Err(misused("no session tells which namespace is meant", "name it (--namespace)")),
-        (Some(_), others, _) => Err(misused(
-            format!("{} namespaces could be meant", others + 1),
-            "name one of them (--namespace)",
-        )),
-    }
-}
-
-/// Packed hashes of a file with one a line.
-fn hashes(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let text = read(path)?;
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let hashes = lines.map(|line| id(line, "page hash")).collect::<anyhow::Result<Vec<_>>>()?;
-    if hashes.is_empty() {
-        return Err(misused(format!("{} names no page", path.display()), "write one hash a line"));
-    }
-    Ok(hashes.concat())
+    print_as(arguments.at.json, &value, &text)
 }
 
 /// Token ids of a file.
@@ -123,8 +88,4 @@ fn ids(path: &Path) -> anyhow::Result<Vec<u32>> {
         })
     };
     text.split_whitespace().map(number).collect()
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).advise(|| format!("cannot read {}", path.display()), "name a text file")
 }

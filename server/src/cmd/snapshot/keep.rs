@@ -5,7 +5,9 @@ use super::arguments::{
     AskedServer, CollectArguments, ExportArguments, ForkArguments, ImportArguments, OneSnapshot,
     ShowArguments,
 };
-use super::text::{as_json, hex, line, print};
+use super::text::{as_json, line};
+use crate::cmd::named::hex;
+use crate::cmd::print_as;
 use crate::cmd::status::human_bytes;
 use crate::report::misused;
 use anyhow::Context;
@@ -44,7 +46,7 @@ pub(super) async fn list(at: &AskedServer) -> anyhow::Result<()> {
     if all.is_empty() {
         text = "no snapshots\n".to_owned();
     }
-    print(at.json, &value, &text)
+    print_as(at.json, &value, &text)
 }
 
 /// Prints what a snapshot has.
@@ -97,7 +99,7 @@ pub(super) async fn show(arguments: &ShowArguments) -> anyhow::Result<()> {
             text += &format!("tokens    {}\n", ids.join(" "));
         }
     }
-    print(arguments.of.at.json, &value, &text)
+    print_as(arguments.of.at.json, &value, &text)
 }
 
 /// Forks, and says what the fork is.
@@ -112,7 +114,7 @@ pub(super) async fn fork(arguments: &ForkArguments) -> anyhow::Result<()> {
     let mut client = arguments.of.at.client().await?;
     let fork = client.fork(request).await.context("nothing was forked")?.into_inner();
     let summary = fork.snapshot.unwrap_or_default();
-    print(arguments.of.at.json, &as_json(&summary), &line(&summary))
+    print_as(arguments.of.at.json, &as_json(&summary), &line(&summary))
 }
 
 /// Deletes one.
@@ -120,7 +122,7 @@ pub(super) async fn delete(of: &OneSnapshot) -> anyhow::Result<()> {
     let request = wire::DeleteSnapshotRequest { tenant: of.at.tenant.clone(), snapshot: of.snapshot.clone() };
     of.at.client().await?.delete(request).await.context("nothing was deleted")?;
     let text = format!("{} is deleted; `turnkv snapshot collect` frees what it alone needed", of.snapshot);
-    print(of.at.json, &json!({"deleted": of.snapshot}), &text)
+    print_as(of.at.json, &json!({"deleted": of.snapshot}), &text)
 }
 
 /// Collects, and says what went.
@@ -167,7 +169,7 @@ pub(super) async fn collect(arguments: &CollectArguments) -> anyhow::Result<()> 
             did.packs_damaged.len()
         );
     }
-    print(arguments.at.json, &value, &text)
+    print_as(arguments.at.json, &value, &text)
 }
 
 /// Exports, and says where to.
@@ -182,7 +184,7 @@ pub(super) async fn export(arguments: &ExportArguments) -> anyhow::Result<()> {
     let done = client.export(request).await.context("the export is not complete")?.into_inner();
     let text = format!("{} blobs, {} in {}", done.blobs, human_bytes(done.bytes), done.directory);
     let value = json!({"directory": done.directory, "blobs": done.blobs, "bytes": done.bytes});
-    print(arguments.of.at.json, &value, &text)
+    print_as(arguments.of.at.json, &value, &text)
 }
 
 /// Imports, and says what the snapshot is.
@@ -200,5 +202,5 @@ pub(super) async fn import(arguments: &ImportArguments) -> anyhow::Result<()> {
     let mut value = as_json(&summary);
     value["stored_bytes"] = done.stored_bytes.into();
     let text = format!("{}\n{} written", line(&summary), human_bytes(done.stored_bytes));
-    print(arguments.at.json, &value, &text)
+    print_as(arguments.at.json, &value, &text)
 }

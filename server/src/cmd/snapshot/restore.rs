@@ -2,7 +2,9 @@
 
 use super::arguments::RestoreArguments;
 use super::bar::Bar;
-use super::text::{as_json, hex, id, print};
+use super::text::as_json;
+use crate::cmd::named::{hex, id};
+use crate::cmd::print_as;
 use crate::report::misused;
 use anyhow::Context;
 use turnkv_proto::wire;
@@ -45,7 +47,7 @@ pub(super) async fn run(arguments: &RestoreArguments) -> anyhow::Result<()> {
                 answer.present_pages,
                 hex(&snapshot.namespace)
             );
-            return print(arguments.of.at.json, &value, &text);
+            return print_as(arguments.of.at.json, &value, &text);
         }
     }
     Err(misused("the server ended the call without an answer", "see its log, then try again"))

@@ -1,7 +1,7 @@
 //! Snapshots as people read them, and as JSON. Owns: the words. Must not know: how they came.
 
+use crate::cmd::named::hex;
 use crate::cmd::status::human_bytes;
-use crate::report::misused;
 use serde_json::{Value, json};
 use turnkv_proto::wire;
 
@@ -39,27 +39,6 @@ pub(super) fn as_json(summary: &wire::SnapshotSummary) -> Value {
     })
 }
 
-/// Prints one or the other.
-pub(super) fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
-    let text = if json { format!("{value:#}\n") } else { format!("{}\n", text.trim_end()) };
-    Ok(crate::cmd::print(&text)?)
-}
-
-/// Bytes in hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// 32 bytes from 64 hexadecimal digits.
-pub(super) fn id(text: &str, what: &str) -> anyhow::Result<[u8; 32]> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let digit = |letter: u8| char::from(letter).to_digit(16);
-    let bytes: Option<Vec<u8>> =
-        pairs.iter().map(|[high, low]| Some((digit(*high)? * 16 + digit(*low)?) as u8)).collect();
-    let bytes = bytes.filter(|_| rest.is_empty()).and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| misused(format!("`{text}` is no {what}"), "give 64 hexadecimal digits"))
-}
-
 /// A moment as people write it, in universal time.
 fn time(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
@@ -77,7 +56,7 @@ fn time(unix_s: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{id, time};
+    use super::time;
 
     #[test]
     fn moments_are_those_of_the_calendar() {
@@ -90,14 +69,6 @@ mod tests {
             (4_107_542_400, "2100-03-01 00:00 UTC"),
         ] {
             assert_eq!(time(unix_s), text);
-        }
-    }
-
-    #[test]
-    fn an_id_is_64_digits() {
-        assert_eq!(id(&"0a".repeat(32), "namespace").unwrap(), [10; 32]);
-        for text in ["", "0", &"0a".repeat(31), &"0g".repeat(32), &"0a".repeat(33)] {
-            assert!(id(text, "namespace").is_err(), "{text}");
         }
     }
 }

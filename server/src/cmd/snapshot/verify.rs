@@ -2,7 +2,7 @@
 
 use super::arguments::VerifyArguments;
 use super::bar::Bar;
-use super::text::print;
+use crate::cmd::print_as;
 use crate::report::misused;
 use anyhow::Context;
 use serde_json::json;
@@ -39,7 +39,7 @@ fn said(arguments: &VerifyArguments, answer: &wire::VerifySnapshotsReply) -> any
     for fault in &answer.faults {
         text += &format!("{}: {}\n", fault.snapshot, fault.fault);
     }
-    print(arguments.at.json, &value, &text)?;
+    print_as(arguments.at.json, &value, &text)?;
     if found == 0 {
         return Ok(());
     }
