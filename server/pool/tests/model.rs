@@ -193,6 +193,21 @@ fn run(nvme: bool, ops: &[Op]) -> World {
     world
 }
 
+/// A client that stays silent holds what it had mapped under each server; a random run came to it.
+#[test]
+fn what_a_client_held_of_several_servers_is_kept_beyond_its_share() {
+    let mut world = World::new(true, 0);
+    for life in 0..6 {
+        for node in [6 * life + 1, 6 * life + 4] {
+            world.offload(0, node, 6, (0, 0), 1, None);
+            world.commit(0, 0);
+            world.reload(0, node, (0, 0), 0, true);
+        }
+        world.kill();
+        world.verify();
+    }
+}
+
 proptest! {
     #[test]
     fn two_tiers_keep_every_promise(ops in prop::collection::vec(op(), 1..300)) {

@@ -47,6 +47,8 @@ pub(crate) struct Lease {
     /// What its positions are of.
     pub(crate) shards: Shards,
     pub(crate) deadline: Now,
+    /// Its slots were held of the server before: they count for its client, and no limit of this one was asked.
+    pub(crate) found: bool,
     /// In order of their positions.
     pub(crate) items: Vec<LeaseItem>,
     /// The position of the next item, if one is added.
@@ -63,6 +65,8 @@ pub(crate) struct NewLease {
     pub(crate) ns: NamespaceIndex,
     pub(crate) shards: Shards,
     pub(crate) deadline: Now,
+    /// As in [`Lease`].
+    pub(crate) found: bool,
     /// At least one.
     pub(crate) items: Vec<LeaseItem>,
 }
@@ -110,7 +114,7 @@ impl Default for LeaseList {
 impl Leases {
     /// Adds a lease with at least one slot, of this many bytes each.
     pub(crate) fn insert(&mut self, new: NewLease, slot_bytes: u64) -> LeaseId {
-        let NewLease { kind, client, ns, shards, deadline, items } = new;
+        let NewLease { kind, client, ns, shards, deadline, found, items } = new;
         debug_assert!(!items.is_empty(), "an empty lease holds nothing");
         self.counts.begin(client, kind);
         self.counts.count_in(client, kind, items.len() as u32, slot_bytes);
@@ -122,8 +126,19 @@ impl Leases {
         entry.0 = entry.0.wrapping_add(1);
         let positions = items.last().map_or(0, |item| item.position + 1);
         let (prev, next) = (NONE, NONE);
-        entry.1 =
-            Some(Lease { client, kind, ns, shards, deadline, items, positions, slot_bytes, prev, next });
+        entry.1 = Some(Lease {
+            client,
+            kind,
+            ns,
+            shards,
+            deadline,
+            found,
+            items,
+            positions,
+            slot_bytes,
+            prev,
+            next,
+        });
         let id = LeaseId(u64::from(entry.0) << 32 | u64::from(at + 1));
         self.link(at);
         id

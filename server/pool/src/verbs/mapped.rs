@@ -328,7 +328,8 @@ impl Pool {
         }
         let (kind, deadline) = (LeaseKind::Read, self.deadline(now));
         let shards = Shards::one(ask.shard);
-        let new = NewLease { kind, client: ask.client, ns: ask.ns, shards, deadline, items };
+        let (client, ns, found) = (ask.client, ask.ns, false);
+        let new = NewLease { kind, client, ns, shards, deadline, found, items };
         (Some(self.insert_lease(new)), 0)
     }
 

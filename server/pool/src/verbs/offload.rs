@@ -219,7 +219,8 @@ impl Pool {
         }
         let deadline = now + u64::from(self.store.limits().lease_ms);
         let (kind, client, ns, shards) = (LeaseKind::Write, ask.client, ask.ns, ask.shards);
-        offloading.lease = Some(self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
+        let lease = NewLease { kind, client, ns, shards, deadline, found: false, items };
+        offloading.lease = Some(self.insert_lease(lease));
     }
 
     /// A page of which a shard was declined is declined whole: the slots of the shards before it are free

@@ -117,7 +117,7 @@ impl Pool {
         let deadline = now + u64::from(lease_ms) + u64::from(self.store.limits().lease_grace_ms);
         let (kind, client, ns, shards) = (LeaseKind::Read, ask.client, ask.ns, ask.shards);
         let lease = (!items.is_empty())
-            .then(|| self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
+            .then(|| self.insert_lease(NewLease { kind, client, ns, shards, deadline, found: false, items }));
         Ok(ReloadPlan { lease, lease_ms, pages, ahead })
     }
 

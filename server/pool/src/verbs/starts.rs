@@ -118,7 +118,8 @@ impl Pool {
         if kind.is_held() {
             self.store.map_slots(&items, client, true);
         }
-        let lease = self.insert_lease(NewLease { kind, client, ns, shards: Shards::one(0), deadline, items });
+        let shards = Shards::one(0);
+        let lease = self.insert_lease(NewLease { kind, client, ns, shards, deadline, found: true, items });
         if kind.is_held() {
             self.left.keep(client, first, lease);
         }

@@ -75,7 +75,8 @@ impl Pool {
         self.store.map_slots(&items, ask.client, true);
         let positions = items.iter().map(|item| item.position).collect();
         let (kind, client, ns, deadline) = (LeaseKind::Held, ask.client, ask.ns, self.deadline(now));
-        let lease = Some(self.insert_lease(NewLease { kind, client, ns, shards, deadline, items }));
+        let lease = NewLease { kind, client, ns, shards, deadline, found: true, items };
+        let lease = Some(self.insert_lease(lease));
         Ok(TakenOver { lease, positions })
     }
 
