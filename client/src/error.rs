@@ -158,7 +158,10 @@ impl From<tonic::Status> for Error {
         // Not said by a TurnKV server: the transport's own words.
         // What has a cause here, the server did not say: the connection ended before the call was sent.
         let was_unsent = std::error::Error::source(&status).is_some();
+        // An answer that is no gRPC at all is a proxy's, or another server's; tonic says so in these words.
+        let was_gateway = status.message().contains("grpc-status header missing");
         let kind = match status.code() {
+            _ if was_gateway => ErrorKind::Unavailable,
             Code::Cancelled if was_unsent => ErrorKind::Unavailable,
             Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Deadline,
             Code::Unimplemented | Code::OutOfRange | Code::DataLoss => ErrorKind::Internal,

@@ -72,7 +72,8 @@ impl Members {
     }
 
     /// The first that is well and not asked yet: in the order of the list, so that all processes of an engine go to the same one, and
-    /// come back to it; then of those beyond the list. Where none is well, the first of the list.
+    /// come back to it; then of those beyond the list; then of those that take nothing new, which is better than none. Where none is
+    /// well, the first of the list.
     pub(crate) fn next(&self, namespace: &NamespaceId, asked: &[Arc<Link>]) -> Option<Arc<Link>> {
         let is_new = |link: &&Arc<Link>| !is_among(link, asked);
         if !self.is_list() {
@@ -83,14 +84,22 @@ impl Members {
         if let Some(link) = served {
             return Some(Arc::clone(link));
         }
-        for address in learned.ranked(namespace) {
-            let link = self.open(&mut learned, &address);
-            if let Some(link) = link.filter(|link| link.is_well() && !is_among(link, asked)) {
-                return Some(link);
-            }
+        let mut beyond = |serves| {
+            learned.ranked(namespace, serves).into_iter().find_map(|address| {
+                let link = self.open(&mut learned, &address);
+                link.filter(|link| link.is_well() && !is_among(link, asked))
+            })
+        };
+        if let Some(link) = beyond(true) {
+            return Some(link);
         }
         let left = || self.listed.iter().filter(is_new);
-        left().find(|link| link.is_well()).or_else(|| left().next()).cloned()
+        // One that lost most of the others says that it is away: of them it may be the only one left.
+        left()
+            .find(|link| link.is_well())
+            .cloned()
+            .or_else(|| beyond(false))
+            .or_else(|| left().next().cloned())
     }
 
     /// Where another member is that one of them names, unless it cannot be reached as they are, or is sick.

@@ -46,10 +46,11 @@ impl LearnedMembers {
         self.members.get(&link.address).copied().unwrap_or(true)
     }
 
-    /// Those that take new pages, in an order that is the namespace's own: namespaces spread, and the processes of an engine agree.
-    pub(super) fn ranked(&self, namespace: &NamespaceId) -> Vec<Address> {
-        let serving = self.members.iter().filter(|(_, serves)| **serves).map(|(address, _)| address);
-        let mut ranked: Vec<Address> = serving.cloned().collect();
+    /// Those that take new pages, or that do not, in an order that is the namespace's own: namespaces spread, and the processes of an
+    /// engine agree.
+    pub(super) fn ranked(&self, namespace: &NamespaceId, serve: bool) -> Vec<Address> {
+        let those = self.members.iter().filter(|(_, serves)| **serves == serve).map(|(address, _)| address);
+        let mut ranked: Vec<Address> = those.cloned().collect();
         ranked.sort_by_cached_key(|address| {
             let mut hasher = DefaultHasher::new();
             (namespace.0, address.to_string()).hash(&mut hasher);
@@ -99,7 +100,7 @@ mod tests {
     fn no_more_links_are_kept_than_may_be_and_none_to_whoever_left() {
         let (mut learned, config) = (LearnedMembers::default(), ClientConfig::default());
         learned.learn((1..200).map(|port| (address(port), port != 7)));
-        assert_eq!((learned.known(), learned.ranked(&NamespaceId([1; 32])).len()), (199, 198));
+        assert_eq!((learned.known(), learned.ranked(&NamespaceId([1; 32]), true).len()), (199, 198));
         let first = learned.open(&config, &address(1)).unwrap();
         for port in 2..=MEMBER_LINKS_MAX as u16 {
             learned.open(&config, &address(port)).unwrap();
@@ -119,7 +120,7 @@ mod tests {
     fn namespaces_rank_members_each_in_its_own_way() {
         let mut learned = LearnedMembers::default();
         learned.learn((1..50).map(|port| (address(port), true)));
-        let ranked = |byte| learned.ranked(&NamespaceId([byte; 32]));
+        let ranked = |byte| learned.ranked(&NamespaceId([byte; 32]), true);
         assert_eq!(ranked(1), ranked(1));
         assert_ne!(ranked(1)[0], ranked(2)[0]);
     }
