@@ -1,7 +1,7 @@
 //! What the cluster names things by. Owns: short keys of sessions and prefixes, members and their lives, tips. Must not know:
 //! who is there.
 
-use crate::limits::INCARNATION_MAX;
+use crate::limits::INCARNATION_AHEAD_MS;
 use sha2::{Digest, Sha256};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
@@ -17,9 +17,9 @@ pub struct MemberId(pub u64);
 pub struct Incarnation(pub u64);
 
 impl Incarnation {
-    /// What somebody says is a life; none where no life can have come that far.
-    pub fn said(number: u64) -> Option<Incarnation> {
-        (number <= INCARNATION_MAX).then_some(Incarnation(number))
+    /// What somebody says is a life; none where no life can have come that far by now.
+    pub fn said(number: u64, unix_ms: u64) -> Option<Incarnation> {
+        (number <= unix_ms.saturating_add(INCARNATION_AHEAD_MS)).then_some(Incarnation(number))
     }
 }
 

@@ -4,9 +4,9 @@ use turnkv_proto::limits::SIGNPOST_EVERY;
 
 /// Members of a cluster.
 pub const MEMBERS_MAX: usize = 1024;
-/// The highest incarnation that is believed; as milliseconds since 1970 it is reached in the year 10889. A number without any above
-/// it would be the last life that its member ever has.
-pub const INCARNATION_MAX: u64 = 1 << 48;
+/// Milliseconds by which an incarnation may be ahead of the time since 1970 to be believed: a year. Lives are counted, or numbered by
+/// that time, so none is; one far ahead would be the last that its member ever has.
+pub const INCARNATION_AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 /// Members whose highest incarnation is remembered, those that left included.
 pub const MARKS_MAX: usize = 4 * MEMBERS_MAX;
 /// Rounds in a row that an empty view, or one of less than half, must be seen before it is believed.

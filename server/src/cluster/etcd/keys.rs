@@ -1,6 +1,7 @@
 //! What stands where in etcd. Owns: names of keys, and what their values say, as JSON that people can read. Must not know: who reads
 //! and writes them.
 
+use crate::clock::Clock;
 use crate::cluster::card::MemberCard;
 use crate::limits::{
     CLUSTER_NAME_BYTES_MAX, CLUSTER_WEIGHT_MAX, ETCD_VALUE_BYTES_MAX, MEMBER_TEXT_BYTES_MAX,
@@ -109,7 +110,8 @@ pub(super) fn read_card(name: &str, value: &[u8]) -> Option<MemberCard> {
         StateText::Away => MemberState::Away,
         StateText::Draining => MemberState::Draining,
     };
-    let (id, incarnation) = (MemberId::of(name), Incarnation::said(text.incarnation)?);
+    let (id, incarnation) =
+        (MemberId::of(name), Incarnation::said(text.incarnation, Clock::system().unix_ms())?);
     let member = Member { id, incarnation, weight: text.weight, state };
     fits.then_some(MemberCard { name: text.name, endpoint: text.endpoint, zone: text.zone, member })
 }
@@ -128,7 +130,7 @@ pub(super) fn read_founded(value: &[u8]) -> Option<Founded> {
 /// A mark; one that does not parse, or that no life can have come to, is none.
 pub(super) fn read_mark(value: &[u8]) -> u64 {
     let number = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
-    number.and_then(Incarnation::said).map_or(0, |mark| mark.0)
+    number.and_then(|mark| Incarnation::said(mark, Clock::system().unix_ms())).map_or(0, |mark| mark.0)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Messages of members as they travel. Owns: both directions, and what is refused of what comes. Must not know: connections.
 
+use crate::clock::Clock;
 use crate::cluster::card::MemberCard;
 use crate::cluster::takeover::Takeover;
 use crate::limits::{CLUSTER_NAME_BYTES_MAX, CLUSTER_WEIGHT_MAX, MEMBER_TEXT_BYTES_MAX};
@@ -171,7 +172,8 @@ fn read_life(said: Option<wire::Life>) -> Result<Life, Error> {
 }
 
 fn read_incarnation(said: u64) -> Result<Incarnation, Error> {
-    Incarnation::said(said).ok_or_else(|| Error::invalid("no member lives as often as that"))
+    Incarnation::said(said, Clock::system().unix_ms())
+        .ok_or_else(|| Error::invalid("no member lives as often as that"))
 }
 
 fn key(session: &SessionKey) -> Bytes {
@@ -206,7 +208,7 @@ fn bounded(count: usize) -> Result<(), Error> {
 mod tests {
     use super::*;
     use prost::Message as _;
-    use turnkv_cluster::limits::INCARNATION_MAX;
+    use turnkv_cluster::limits::INCARNATION_AHEAD_MS;
 
     fn life_of(member: u64) -> Life {
         Life { member: MemberId(member), incarnation: Incarnation(3) }
@@ -221,7 +223,7 @@ mod tests {
             Message::Publish { tips: vec![(session, tip); 3], posts: vec![post; 2] },
             Message::Withdraw { session, home: life_of(2), turn: 9 },
             Message::Outdone { session, tip: other },
-            Message::Over { latest: Incarnation(INCARNATION_MAX) },
+            Message::Over { latest: Incarnation(Clock::system().unix_ms()) },
             Message::AskTip { call, session },
             Message::TipIs { call, tip: Some(other) },
             Message::TipIs { call, tip: None },
@@ -249,9 +251,12 @@ mod tests {
 
     #[test]
     fn a_life_after_which_none_could_begin_is_refused() {
-        let wanted = Says::Over(wire::OverNote { latest: u64::MAX });
-        assert!(read_note(wire::Note { says: Some(wanted) }, life_of(1)).is_err());
-        let home = Life { member: MemberId(2), incarnation: Incarnation(INCARNATION_MAX + 1) };
+        let far = Clock::system().unix_ms() + INCARNATION_AHEAD_MS + 60_000;
+        for latest in [far, 1 << 48, u64::MAX] {
+            let over = Says::Over(wire::OverNote { latest });
+            assert!(read_note(wire::Note { says: Some(over) }, life_of(1)).is_err(), "{latest}");
+        }
+        let home = Life { member: MemberId(2), incarnation: Incarnation(far) };
         let withdraw = note(&Message::Withdraw { session: SessionKey([7; 16]), home, turn: 9 });
         assert!(read_note(withdraw, life_of(1)).is_err());
         let member =
