@@ -1,9 +1,10 @@
 //! The exponents that a block has codes for. Owns: which ones, and tables by which their codes are found. Must not know: how they
 //! are looked up.
 
-use crate::kernel::TABLE;
 use crate::lane::Lane;
 
+/// Entries of a book: of sixteen codes the last has none.
+pub(crate) const TABLE: usize = 15;
 /// The code of whatever is not in a book.
 pub(crate) const ESCAPE: u8 = 15;
 /// The book is made from every so many-th value. Prime to the sizes of heads, so that all their channels are looked at.

@@ -10,9 +10,9 @@
 //! | 16 + 32 G | 64 G R | the rest of the values, one plane for each of its R bytes |
 //! | 16 + 32 G + 64 G R | 1 each | exponents that are not in the book, in the order of the codes' bytes, low halves first |
 
-use crate::book::Book;
+use crate::book::{Book, TABLE};
 use crate::codec::Corrupt;
-use crate::kernel::{Loop, PICKED, PLACES, Path, TABLE};
+use crate::kernel::{Loop, PICKED, PLACES, Path};
 use crate::lane::Lane;
 use std::marker::PhantomData;
 

@@ -4,14 +4,12 @@
 //! The loops are plain Rust over arrays, which the compiler turns into vector instructions: once for every x86-64 and once for
 //! those with AVX2 (twice as quick; AVX-512 gains nothing more). Elsewhere the plain ones are already that.
 
-use crate::book::{Book, ESCAPE};
+use crate::book::{Book, ESCAPE, TABLE};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
     __m256i, _mm_set_epi64x, _mm256_broadcastsi128_si256, _mm256_extract_epi64, _mm256_set_epi64x,
 };
 
-/// Entries of a table that is picked from: of sixteen places the last has none.
-pub(crate) const TABLE: usize = 15;
 /// Bytes that are picked at once.
 pub(crate) const PICKED: usize = 64;
 /// Bytes of their places, two in each.
