@@ -50,7 +50,7 @@ use crate::store::Store;
 ///   ([`next_prefetches`](Pool::next_prefetches)); [`begin_promote`](Pool::begin_promote),
 ///   [`touch_pages`](Pool::touch_pages), [`leave_prefix`](Pool::leave_prefix)
 /// - *Pins*: [`begin_pin`](Pool::begin_pin), [`pin_some`](Pool::pin_some), [`end_pin`](Pool::end_pin)
-///   ([`pin`](Pool::pin)), [`unpin`](Pool::unpin), [`take_ended_pins`](Pool::take_ended_pins)
+///   ([`pin`](Pool::pin)), [`unpin`](Pool::unpin), [`pin_ends_in`](Pool::pin_ends_in), [`take_ended_pins`](Pool::take_ended_pins)
 /// - *Writes*: [`next_writes`](Pool::next_writes), then [`written`](Pool::written),
 ///   [`write_failed`](Pool::write_failed) or [`write_changed`](Pool::write_changed);
 ///   [`begin_durable`](Pool::begin_durable), [`hurry_some`](Pool::hurry_some)

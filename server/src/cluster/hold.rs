@@ -12,3 +12,11 @@ pub(crate) struct PrefixHold {
     /// For how long; 0: no longer.
     pub(crate) ttl_ms: u64,
 }
+
+/// Why a member does not hold one.
+#[derive(Debug, Clone)]
+pub(crate) struct NotHeld {
+    pub(crate) why: String,
+    /// It says so itself, or was never asked; where it does not answer it may hold it all the same.
+    pub(crate) is_sure: bool,
+}

@@ -1,6 +1,6 @@
 //! Prefixes of which another member is to have a second copy. Owns: who could, and how it is asked. Must not know: pins, pages.
 
-use super::hold::PrefixHold;
+use super::hold::{NotHeld, PrefixHold};
 use super::runtime::Cluster;
 use crate::limits::TAKERS_MAX;
 use turnkv_cluster::{MemberId, PrefixKey};
@@ -18,13 +18,15 @@ impl Cluster {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) async fn offer_prefix(&self, member: MemberId, hold: &PrefixHold) -> Result<String, String> {
-        let known = self.peers.get(member).ok_or_else(|| "a member is not known any more".to_owned())?;
+    pub(crate) async fn offer_prefix(&self, member: MemberId, hold: &PrefixHold) -> Result<String, NotHeld> {
+        let not_held = |why: String, is_sure| NotHeld { why, is_sure };
+        let known = self.peers.get(member);
+        let known = known.ok_or_else(|| not_held("a member is not known any more".to_owned(), true))?;
         let name = &known.card.name;
         match known.peer.hold_prefix(&self.peers.own.cluster, self.own().member.id, hold).await {
             Ok(refused) if refused.is_empty() => Ok(name.clone()),
-            Ok(refused) => Err(format!("{name}: {refused}")),
-            Err(fault) => Err(format!("{name}: {fault}")),
+            Ok(refused) => Err(not_held(format!("{name}: {refused}"), true)),
+            Err(fault) => Err(not_held(format!("{name}: {fault}"), fault.is_refusal)),
         }
     }
 }

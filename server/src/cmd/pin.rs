@@ -6,7 +6,7 @@ use super::named::{hashes, hex, id, namespace_of};
 use super::print_as;
 use crate::report::misused;
 use anyhow::Context;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::json;
 use std::path::PathBuf;
 use turnkv_proto::wire;
@@ -14,15 +14,16 @@ use wire::sessions_client::SessionsClient;
 
 /// What to pin, where, and for how long.
 #[derive(Args)]
+#[command(group = ArgGroup::new("what").args(["session", "prefix", "undo"]).required(true).multiple(true))]
 pub(crate) struct PinArguments {
-    /// The session whose leading pages are pinned.
-    #[arg(long, required_unless_present_any = ["prefix", "undo"], conflicts_with_all = ["prefix", "undo"])]
+    /// The session whose leading pages are pinned; with --undo one of the pin's namespace.
+    #[arg(long, conflicts_with = "prefix")]
     session: Option<String>,
     /// A file with the prefix's page hashes, 64 hexadecimal digits a line, the first page first.
     #[arg(long, conflicts_with = "undo")]
     prefix: Option<PathBuf>,
     /// So many leading pages of the session; without, all of them.
-    #[arg(long, requires = "session", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, conflicts_with_all = ["prefix", "undo"], value_parser = clap::value_parser!(u32).range(1..))]
     pages: Option<u32>,
     /// Seconds after which the pin ends by itself, unless it is pinned again.
     #[arg(long, default_value_t = 3_600, conflicts_with = "undo", value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -81,6 +82,12 @@ fn said(asked: &PinArguments, pinned: &wire::PinReply) -> anyhow::Result<()> {
         "second_at": pinned.second_at, "no_second": pinned.no_second,
     });
     let (pages, seconds) = (pinned.pages, pinned.ends_in_ms / 1_000);
+    if pages == 0 {
+        return Err(misused(
+            "nothing is pinned: none of its pages are here, or the tenant protects as much as it may already",
+            "see `turnkv status`, limits.protected_percent, and that a tenant has 4,096 pins and sessions with a priority at most",
+        ));
+    }
     let mut text = format!(
         "{pages} pages are pinned for {seconds} s; `turnkv pin --undo {name}` ends it\nsecond copy: "
     );
@@ -90,12 +97,5 @@ fn said(asked: &PinArguments, pinned: &wire::PinReply) -> anyhow::Result<()> {
         ("", why) => why,
         (member, _) => member,
     };
-    print_as(asked.json, &value, &text)?;
-    if pages == 0 {
-        return Err(misused(
-            "nothing is pinned: none of its pages are here, or the tenant's budget is used up",
-            "see `turnkv status`, and limits.protected_percent",
-        ));
-    }
-    Ok(())
+    print_as(asked.json, &value, &text)
 }

@@ -36,19 +36,17 @@ impl Engine {
         opened.map_err(ended_early)??;
         let hashes = self.bring_prefix(&namespace, &last, from).await?;
         let (engine, pages) = (Arc::clone(self), hashes.len());
-        let pin = Pin {
-            namespace,
-            prefix: PagesOf::Hashes(hashes),
-            pages: None,
-            ttl_ms: hold.ttl_ms,
-            second: false,
-        };
+        // Who pinned it here for longer keeps that.
+        let ttl_ms = hold.ttl_ms.max(self.pin_ends_in(&namespace, &last).unwrap_or(0));
+        let pin = Pin { namespace, prefix: PagesOf::Hashes(hashes), pages: None, ttl_ms, second: false };
         let done = spawn_blocking(move || {
             let here = engine.pin(&pin)?.pinned;
             if here.pages as usize == pages {
                 return Ok(());
             }
-            engine.unpin(&Unpin { namespace, pin: here.pin })?;
+            if here.pages > 0 {
+                engine.unpin(&Unpin { namespace, pin: here.pin })?;
+            }
             Err(no_room(format!(
                 "{} of its {pages} pages could be pinned: the tenant's budget ends",
                 here.pages

@@ -3,6 +3,7 @@
 
 use super::lookup::PagesOf;
 use super::{Engine, refuse};
+use turnkv_pool::limits::PROTECTIONS_PER_TENANT_MAX;
 use turnkv_pool::{NamespaceIndex, Pinned};
 use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId};
 
@@ -25,8 +26,21 @@ pub(crate) struct Pin {
 pub(crate) struct PinHere {
     /// As the pool says it.
     pub(crate) pinned: Pinned,
-    /// The last page that is protected; none: no page is here.
-    pub(crate) last: Option<BlockHash>,
+    /// The last page that is protected, or why none is.
+    pub(crate) last: Result<BlockHash, NotPinned>,
+}
+
+/// Why no page is protected.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum NotPinned {
+    /// The first page is not here.
+    #[error("no page of it is here")]
+    Absent,
+    /// It is.
+    #[error(
+        "the tenant protects as much as it may already: limits.protected_percent of DRAM, in {PROTECTIONS_PER_TENANT_MAX} pins and sessions"
+    )]
+    Budget,
 }
 
 /// A protection to be ended.
@@ -56,7 +70,20 @@ impl Engine {
         drop(core);
         self.save_pin(ns, pinned.pin)?;
         let last = (pinned.pages as usize).checked_sub(1).and_then(|at| hashes.get(at)).copied();
+        let last = match last {
+            Some(last) => Ok(last),
+            None if self.count_held(&ask.namespace, &hashes[..hashes.len().min(1)])? == 0 => {
+                Err(NotPinned::Absent)
+            }
+            None => Err(NotPinned::Budget),
+        };
         Ok(PinHere { pinned, last })
+    }
+
+    /// How much longer a pin holds; none: there is none.
+    pub(crate) fn pin_ends_in(&self, namespace: &NamespaceId, pin: &BlockHash) -> Option<u64> {
+        let (ns, now) = (self.find_namespace(namespace).ok()?, self.now());
+        self.decide().pool.pin_ends_in(ns, pin, now)
     }
 
     /// Ends a pin; says whether there was one. Blocking, likewise.

@@ -8,7 +8,7 @@
 
 use super::Engine;
 use super::pin::PinHere;
-use super::placed_pins::PlacedPin;
+use super::placed_pins::{Noted, PlacedPin};
 use crate::cluster::{Cluster, PrefixHold};
 use crate::limits::{SECOND_PIN_WAIT, SECOND_PINS_PLACED_MAX};
 use std::sync::Arc;
@@ -28,8 +28,9 @@ impl Engine {
         let Some(cluster) = self.cluster().cloned() else {
             return Err("this server is in no cluster: it has no [cluster]".to_owned());
         };
-        let (Some(last), Some(spec)) = (here.last, self.specs.find(&namespace)) else {
-            return Err("no page of it is here".to_owned());
+        let last = here.last.map_err(|why| why.to_string())?;
+        let Some(spec) = self.specs.find(&namespace) else {
+            return Err("its namespace is being retired".to_owned());
         };
         let Some(turn) = self.placed_pins.turn() else {
             return Err(format!("{SECOND_PINS_PLACED_MAX} pins wait for their second copy already"));
@@ -48,7 +49,7 @@ impl Engine {
     }
 
     async fn place_pin(
-        &self,
+        self: &Arc<Self>,
         cluster: &Cluster,
         of: (NamespaceId, BlockHash),
         spec: CheckedSpec,
@@ -59,33 +60,47 @@ impl Engine {
             (PrefixHold { spec, last, ttl_ms }, Instant::now() + Duration::from_millis(ttl_ms));
         let mut why = "there is no other member to hold it".to_owned();
         for at in cluster.holders(&of.0, &last) {
+            // Before it is asked: an Unpin meanwhile tells it, too.
+            let noted = self.placed_pins.note(of, PlacedPin { at, hold: hold.clone(), until });
+            if noted.is_none() {
+                tracing::debug!("too many second pins: this one ends there by its time");
+            }
             match cluster.offer_prefix(at, &hold).await {
+                Ok(_) if self.pin_ends_in(&of.0, &of.1).is_none() => {
+                    let at = PlacedPin { at, hold, until };
+                    self.end_copies(self.placed_pins.take(&of).into_iter().chain([at]).collect());
+                    return Err("it was unpinned meanwhile".to_owned());
+                }
                 Ok(name) => {
-                    if !self.placed_pins.note(of, PlacedPin { at, hold, until }) {
-                        tracing::debug!(
-                            member = name,
-                            "too many second pins: this one ends there by its time"
-                        );
-                    }
+                    self.end_copies(self.placed_pins.take_others(&of, at));
                     return Ok(name);
                 }
-                Err(refused) => why = refused,
+                Err(refused) => {
+                    if refused.is_sure && noted == Some(Noted::First) {
+                        self.placed_pins.forget(&of, at);
+                    }
+                    why = refused.why;
+                }
             }
         }
         tracing::info!(why, "a pin has no second copy");
         Err(why)
     }
 
-    /// A pin is over: so is its second copy, where that is known. Nobody waits for that, and one that cannot be told ends by its time.
-    pub(crate) fn unpin_elsewhere(&self, namespace: NamespaceId, pin: BlockHash) {
-        let placed = self.placed_pins.take(&(namespace, pin));
-        let (Some(cluster), Some(PlacedPin { at, hold, .. })) = (self.cluster().cloned(), placed) else {
-            return;
-        };
+    /// A pin is over: so are its copies, where they are known.
+    pub(crate) fn unpin_elsewhere(self: &Arc<Self>, namespace: NamespaceId, pin: BlockHash) {
+        self.end_copies(self.placed_pins.take(&(namespace, pin)));
+    }
+
+    /// Tells members to hold something no longer. Nobody waits for that, and one that cannot be told lets it end by its time.
+    fn end_copies(&self, copies: Vec<PlacedPin>) {
+        let Some(cluster) = self.cluster().cloned().filter(|_| !copies.is_empty()) else { return };
         let Some(turn) = self.placed_pins.turn() else { return };
         tokio::spawn(async move {
-            if let Err(why) = cluster.offer_prefix(at, &PrefixHold { ttl_ms: 0, ..hold }).await {
-                tracing::info!(why, "the second copy of a pin ends by its time");
+            for PlacedPin { at, hold, .. } in copies {
+                if let Err(refused) = cluster.offer_prefix(at, &PrefixHold { ttl_ms: 0, ..hold }).await {
+                    tracing::info!(why = refused.why, "the second copy of a pin ends by its time");
+                }
             }
             drop(turn);
         });

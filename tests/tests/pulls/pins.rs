@@ -73,7 +73,55 @@ async fn a_pin_ends_in_both_places_and_its_member_may_change() -> Result<()> {
     // A member that is being emptied holds nothing new.
     users[second].client.drain().await?;
     until("another one has it", async || Ok(pin(&users[0], &hashes).await? == 3 - second)).await?;
-    protects(&pools.0[3 - second], PAGES).await
+    protects(&pools.0[3 - second], PAGES).await?;
+    // Where it was before, it is no longer, whichever way it hops.
+    protects(&pools.0[second], 0).await?;
+    users[second].client.resume().await?;
+    until("the first one has it again", async || Ok(pin(&users[0], &hashes).await? == second)).await?;
+    protects(&pools.0[3 - second], 0).await?;
+    ensure!(users[0].namespace.unpin(&hashes[PAGES - 1]).await?);
+    protects(&pools.0[second], 0).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_unpinned_on_its_way_is_pinned_nowhere() -> Result<()> {
+    let pools = Pools::start(2, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    for round in 0..30 {
+        let hashes = chain(100 + round, 20);
+        users[0].offload(&OffloadOptions::default(), &hashes).await?;
+        let ended = async {
+            tokio::time::sleep(Duration::from_millis(round % 10)).await;
+            users[0].namespace.unpin(&hashes[19]).await
+        };
+        let (pinned, found) = tokio::join!(users[0].namespace.pin(&hashes, TWICE), ended);
+        // An Unpin that came before the Pin found none.
+        if !found? {
+            users[0].namespace.unpin(&hashes[19]).await?;
+        }
+        ensure!(pinned?.pages == 20);
+    }
+    protects(&pools.0[0], 0).await?;
+    protects(&pools.0[1], 0).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_is_not_lost_to_one_that_pins_nothing_nor_shortened_by_a_copy() -> Result<()> {
+    let pools = Pools::start(2, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(7, 20);
+    for user in &users {
+        user.offload(&OffloadOptions::default(), &hashes).await?;
+        ensure!(user.namespace.pin(&hashes, PinFor::ms(3_600_000)).await?.pages == 20);
+    }
+    // The same last page after another beginning: nothing of that is here.
+    let other = [&chain(8, 5)[..], &hashes[19..]].concat();
+    ensure!(users[0].namespace.pin(&other, PinFor::ms(1_000)).await?.pages == 0);
+    let copied = users[0].namespace.pin(&hashes, PinFor { ttl_ms: 1_000, second_copy: true }).await?;
+    ensure!(copied.second == Some(Ok("pool-1".to_owned())), "{copied:?}");
+    protects(&pools.0[0], 0).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    protects(&pools.0[1], 20).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +174,7 @@ async fn the_command_pins_a_session_or_a_prefix_and_takes_that_back() -> Result<
     ensure!(json["pages"] == 40 && json["pin"] == name && json["second_at"] == "pool-1", "{said}");
     protects(&pools.0[0], 40).await?;
     protects(&pools.0[1], 40).await?;
-    let (is_well, said) = command(&pools.0[0], &["--undo", &name])?;
+    let (is_well, said) = command(&pools.0[0], &["--undo", &name, "--session", "system prompt"])?;
     ensure!(is_well && said.contains("ended"), "{said}");
     protects(&pools.0[0], 0).await?;
     protects(&pools.0[1], 0).await?;
@@ -148,8 +196,13 @@ async fn the_command_pins_a_session_or_a_prefix_and_takes_that_back() -> Result<
     std::fs::write(prefix, digits(&chain(6, 1)[0]))?;
     let (is_well, said) = command(&pools.0[0], &["--prefix", prefix])?;
     ensure!(!is_well && said.contains("nothing is pinned"), "{said}");
-    for wrong in [&["--session", "nobody"][..], &[], &["--undo", "xyz"], &["--session", "a", "--for-s", "0"]]
-    {
+    for wrong in [
+        &["--session", "nobody"][..],
+        &[],
+        &["--prefix", prefix, "--pages", "1"],
+        &["--undo", "xyz"],
+        &["--session", "a", "--for-s", "0"],
+    ] {
         let (is_well, said) = command(&pools.0[0], wrong)?;
         ensure!(!is_well && said.lines().count() == 2, "{wrong:?}: {said}");
     }

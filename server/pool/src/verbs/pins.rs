@@ -150,9 +150,18 @@ impl Pool {
         false
     }
 
-    /// The pin holds what was protected for it.
+    /// How much longer a pin holds; none: there is none.
+    pub fn pin_ends_in(&self, ns: NamespaceIndex, pin: &BlockHash, now: Now) -> Option<u64> {
+        let ends = self.store.protections().ends_of(Owner::Pin(ns, *pin))?;
+        Some(ends.saturating_sub(self.store.call.now().max(now)))
+    }
+
+    /// The pin holds what was protected for it. Where that is nothing, a pin of this name stays as it was.
     pub fn end_pin(&mut self, pinning: Pinning, now: Now) -> Pinned {
         let now = self.store.tick(now);
+        if pinning.held.is_none() {
+            return Pinned { pages: 0, pin: pinning.pin, ends_in_ms: 0 };
+        }
         let pages = self.store.own_protected(pinning.held, &pinning.wish, now);
         let ends_in_ms = if pages == 0 { 0 } else { pinning.wish.for_ms };
         Pinned { pages, pin: pinning.pin, ends_in_ms }

@@ -205,7 +205,8 @@ async fn answered<T>(
     }
 }
 
-/// As much of a peer's words as a message may hold; what is no plain letter in it cannot lead a log astray.
+/// As much of a peer's words as a message may hold; no control character in it leads a log astray.
 fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(PEER_NOTE_BYTES_MAX)].escape_default().to_string()
+    let plain = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
+    text[..text.floor_char_boundary(PEER_NOTE_BYTES_MAX)].chars().map(plain).collect()
 }
