@@ -201,3 +201,19 @@ fn root_cause(status: &tonic::Status) -> Option<String> {
 pub(crate) fn nobody_there(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, ErrorKind};
+    use tonic::Status;
+
+    #[test]
+    fn an_answer_that_is_no_grpc_is_a_pool_that_is_not_there() {
+        let kind = |words: &str| Error::from(Status::unimplemented(words)).kind;
+        assert_eq!(
+            kind("grpc-status header missing, mapped from HTTP status code 404"),
+            ErrorKind::Unavailable
+        );
+        assert_eq!(kind("a call that this server does not have"), ErrorKind::Internal);
+    }
+}

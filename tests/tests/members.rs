@@ -1,13 +1,15 @@
 //! Clients that have no pool on their host: they are given a list of members, and turns go on whichever of these are there.
 #![forbid(unsafe_code)]
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use turnkv_client::{
     BlockHash, BreakerConfig, BreakerState, Client, ClientConfig, DataPlane, EndTurn, ErrorKind,
     OffloadOptions, ReloadOptions, TurnBegun,
 };
+use turnkv_proto::wire::cluster_client::ClusterClient;
+use turnkv_proto::wire::{MemberState, StandingRequest};
 use turnkv_tests::cluster::{AGREE_MAX, Cluster};
 use turnkv_tests::pages::{chain, namespace};
 use turnkv_tests::user::User;
@@ -205,6 +207,41 @@ async fn where_all_are_gone_calls_fail_at_once_and_work_again_when_one_is_back()
     }
     ensure!(remote.client.state().address == cluster.tcp(1), "{:?}", remote.client.state());
     Ok(())
+}
+
+/// It has lost most of the others, and says for some seconds that it is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_one_that_is_left_serves_where_all_of_the_list_die_at_once() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    let remote = user(&cluster, &[0, 1]).await?;
+    let hashes = chain(9, 10);
+    turn(&remote, "talk", 0, &hashes, 0).await?;
+    let until = Instant::now() + AGREE_MAX;
+    while remote.client.state().members < 3 {
+        ensure!(Instant::now() < until, "nobody tells who the members are: {:?}", remote.client.state());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    cluster.servers[0].kill()?;
+    cluster.servers[1].kill()?;
+    remote.offload(&OffloadOptions::default(), &hashes).await?;
+    let (began, mut was_away) = (Instant::now(), false);
+    while began.elapsed() < Duration::from_secs(13) {
+        ensure!(remote.namespace.lookup(&hashes).await? == 10, "after {:?}", began.elapsed());
+        was_away |= state_of(&cluster, 2).await? == MemberState::Away;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    ensure!(was_away, "it never said that it is away");
+    Ok(())
+}
+
+/// What a member says of itself.
+async fn state_of(cluster: &Cluster, at: usize) -> Result<MemberState> {
+    let mut asked =
+        ClusterClient::connect(format!("http://{}", cluster.tcp(at).trim_start_matches("tcp://"))).await?;
+    let standing = asked.standing(StandingRequest {}).await?.into_inner();
+    let members = standing.view.context("a view")?.members;
+    let own = members.into_iter().find(|member| cluster.tcp(at) == member.endpoint);
+    Ok(own.context("it knows itself")?.state())
 }
 
 #[tokio::test(flavor = "multi_thread")]
