@@ -122,17 +122,23 @@ async fn a_client_that_stays_has_its_member_pull() -> Result<()> {
     at_home(&cluster, 1, &local, "talk", 0).await
 }
 
+/// Waits until a client was told who the members are.
+async fn all_are_known(remote: &User, count: usize) -> Result<()> {
+    let until = Instant::now() + AGREE_MAX;
+    while remote.client.state().members < count {
+        ensure!(Instant::now() < until, "nobody tells who the members are: {:?}", remote.client.state());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_dies_is_followed_by_the_next_and_comes_back_first() -> Result<()> {
     let mut cluster = Cluster::start(3).await?;
     let remote = user(&cluster, &[0, 1]).await?;
     let hashes = chain(4, 60);
     turn(&remote, "talk", 0, &hashes[..10], 0).await?;
-    let until = Instant::now() + AGREE_MAX;
-    while remote.client.state().members < 3 {
-        ensure!(Instant::now() < until, "nobody tells who the members are: {:?}", remote.client.state());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    all_are_known(&remote, 3).await?;
     cluster.servers[0].kill()?;
     // In the middle of a turn: what it had is gone with its member, its next one is computed anew, elsewhere.
     let began = Instant::now();
@@ -216,11 +222,7 @@ async fn the_one_that_is_left_serves_where_all_of_the_list_die_at_once() -> Resu
     let remote = user(&cluster, &[0, 1]).await?;
     let hashes = chain(9, 10);
     turn(&remote, "talk", 0, &hashes, 0).await?;
-    let until = Instant::now() + AGREE_MAX;
-    while remote.client.state().members < 3 {
-        ensure!(Instant::now() < until, "nobody tells who the members are: {:?}", remote.client.state());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    all_are_known(&remote, 3).await?;
     cluster.servers[0].kill()?;
     cluster.servers[1].kill()?;
     remote.offload(&OffloadOptions::default(), &hashes).await?;

@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::{ArgGroup, Args};
 use serde_json::json;
 use std::path::PathBuf;
+use turnkv_pool::limits::PROTECTIONS_PER_TENANT_MAX;
 use turnkv_proto::wire;
 use wire::sessions_client::SessionsClient;
 
@@ -85,7 +86,9 @@ fn said(asked: &PinArguments, pinned: &wire::PinReply) -> anyhow::Result<()> {
     if pages == 0 {
         return Err(misused(
             "nothing is pinned: none of its pages are here, or the tenant protects as much as it may already",
-            "see `turnkv status`, limits.protected_percent, and that a tenant has 4,096 pins and sessions with a priority at most",
+            format!(
+                "see `turnkv status`, limits.protected_percent, and that a tenant has {PROTECTIONS_PER_TENANT_MAX} pins and sessions with a priority at most"
+            ),
         ));
     }
     let mut text = format!(

@@ -49,7 +49,7 @@ impl Engine {
     }
 
     async fn place_pin(
-        self: &Arc<Self>,
+        &self,
         cluster: &Cluster,
         of: (NamespaceId, BlockHash),
         spec: CheckedSpec,
@@ -88,14 +88,17 @@ impl Engine {
     }
 
     /// A pin is over: so are its copies, where they are known.
-    pub(crate) fn unpin_elsewhere(self: &Arc<Self>, namespace: NamespaceId, pin: BlockHash) {
+    pub(crate) fn unpin_elsewhere(&self, namespace: NamespaceId, pin: BlockHash) {
         self.end_copies(self.placed_pins.take(&(namespace, pin)));
     }
 
     /// Tells members to hold something no longer. Nobody waits for that, and one that cannot be told lets it end by its time.
     fn end_copies(&self, copies: Vec<PlacedPin>) {
         let Some(cluster) = self.cluster().cloned().filter(|_| !copies.is_empty()) else { return };
-        let Some(turn) = self.placed_pins.turn() else { return };
+        let Some(turn) = self.placed_pins.turn() else {
+            tracing::info!("too many second pins are on their way: the copies of one end by their time");
+            return;
+        };
         tokio::spawn(async move {
             for PlacedPin { at, hold, .. } in copies {
                 if let Err(refused) = cluster.offer_prefix(at, &PrefixHold { ttl_ms: 0, ..hold }).await {

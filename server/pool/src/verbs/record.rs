@@ -105,13 +105,13 @@ impl Pool {
     /// What to keep of a pin across restarts; none: it has ended.
     pub fn pin_record(&self, ns: NamespaceIndex, pin: &BlockHash, now: Now) -> Option<PinRecord> {
         let owner = Owner::Pin(ns, *pin);
-        let ends = self.store.protections().ends_of(owner)?;
+        let ends_in_ms = self.pin_ends_in(ns, pin, now)?;
         let end = self.store.protections().end_of(owner, self.store.pages());
         let base = self.store.pages().whole_chunks(end, LIST_CHUNK_PAGES);
         (end.pages > 0).then(|| PinRecord {
             base: (base.pages > 0).then(|| self.store.pages()[base.page].hash),
             hashes: self.store.pages().hashes_between(base, end),
-            ends_in_ms: ends.saturating_sub(self.store.call.now().max(now)),
+            ends_in_ms,
         })
     }
 
