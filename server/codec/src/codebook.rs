@@ -12,13 +12,15 @@
 
 use crate::book::{Book, TABLE};
 use crate::codec::Corrupt;
-use crate::kernel::{Loop, PICKED, PLACES, Path};
+use crate::kernel::{Looked, Loop, PICKED, PLACES, Path};
 use crate::lane::Lane;
 use std::marker::PhantomData;
 
 /// Values of a group.
 pub(crate) const GROUP: usize = 64;
 const HALF: usize = GROUP / 2;
+/// Values that are taken apart before their exponents are looked up.
+const TILE: usize = 16 * GROUP;
 const BOOK: usize = TABLE;
 const BOOK_BYTES: usize = 16;
 
@@ -79,33 +81,40 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Encode<'_, W, R, L>
     fn run(
         self,
         _: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED],
-        look_up: impl Fn(&Book, &[u8; PICKED]) -> [u8; PICKED],
+        look_up: impl Fn(&Book, &[u8; PICKED]) -> Looked,
     ) -> Option<usize> {
         let plane_bytes = self.planes.len() / R.max(1);
-        let mut escaped = 0;
-        let groups = self.values.chunks_exact(W * GROUP).zip(self.codes.chunks_exact_mut(HALF));
-        for (group, (values, codes)) in groups.enumerate() {
-            let mut exponents = [0; GROUP];
-            let mut rests = [[0; GROUP]; R];
-            // Loops over arrays of a known length are those that become vector instructions.
-            let values = group_of::<W>(values)?;
-            for i in 0..GROUP {
-                let (exponent, rest) = L::split(values[i]);
-                exponents[i] = exponent;
-                for plane in 0..R {
-                    rests[plane][i] = rest[plane];
+        let (mut escaped, mut at) = (0, 0);
+        let tiles = self.values.chunks(W * TILE).zip(self.codes.chunks_mut(TILE / 2));
+        let mut exponents = [0; TILE];
+        for (values, codes) in tiles {
+            // All are taken apart before the first is looked up: a processor waits where it loads at once what narrower stores wrote.
+            let exponents = &mut exponents[..values.len() / W];
+            for (values, exponents) in values.chunks_exact(W * GROUP).zip(exponents.chunks_exact_mut(GROUP)) {
+                let mut rests = [[0; GROUP]; R];
+                let values = group_of::<W>(values)?;
+                // Loops over arrays of a known length are those that become vector instructions.
+                for i in 0..GROUP {
+                    let (exponent, rest) = L::split(values[i]);
+                    exponents[i] = exponent;
+                    for plane in 0..R {
+                        rests[plane][i] = rest[plane];
+                    }
                 }
+                for (plane, rest) in rests.iter().enumerate() {
+                    self.planes[plane * plane_bytes + at..][..GROUP].copy_from_slice(rest);
+                }
+                at += GROUP;
             }
-            for (plane, rest) in rests.iter().enumerate() {
-                self.planes[plane * plane_bytes + group * GROUP..][..GROUP].copy_from_slice(rest);
+            for (exponents, codes) in
+                exponents.as_chunks::<GROUP>().0.iter().zip(codes.chunks_exact_mut(HALF))
+            {
+                let Looked { codes: coded, escaped: marks } = look_up(&self.book, exponents);
+                for i in 0..HALF {
+                    codes[i] = coded[i] | coded[i + HALF] << 4;
+                }
+                escaped = list_escapes(marks, exponents, self.escapes, escaped)?;
             }
-            let coded = look_up(&self.book, &exponents);
-            let mut packed = [0; HALF];
-            for i in 0..HALF {
-                packed[i] = coded[i] | coded[i + HALF] << 4;
-            }
-            codes.copy_from_slice(&packed);
-            escaped = list_escapes(codes, &exponents, self.escapes, escaped)?;
         }
         Some(escaped)
     }
@@ -117,20 +126,20 @@ fn group_of<const W: usize>(values: &[u8]) -> Option<&[[u8; W]; GROUP]> {
     values.as_chunks::<W>().0.try_into().ok()
 }
 
-/// Appends the exponents of a group that are not in the book.
+/// Appends the exponents of a group that are not in the book: those whose bits are set in `marks`.
 #[inline(always)]
-fn list_escapes(
-    codes: &[u8],
-    exponents: &[u8; GROUP],
-    escapes: &mut [u8],
-    mut listed: usize,
-) -> Option<usize> {
-    for (word, eight) in codes.chunks_exact(8).enumerate() {
-        let mut marks = Marks::of(eight);
-        while let Some((byte, half)) = marks.next() {
-            *escapes.get_mut(listed)? = exponents[word * 8 + byte + half * HALF];
-            listed += 1;
+fn list_escapes(marks: u64, exponents: &[u8; GROUP], escapes: &mut [u8], mut listed: usize) -> Option<usize> {
+    let (low, high) = (marks as u32, (marks >> HALF) as u32);
+    let mut bytes = low | high;
+    while bytes != 0 {
+        let byte = bytes.trailing_zeros() as usize;
+        for (half, at) in [(low, byte), (high, byte + HALF)] {
+            if half >> byte & 1 == 1 {
+                *escapes.get_mut(listed)? = exponents[at];
+                listed += 1;
+            }
         }
+        bytes &= bytes - 1;
     }
     Some(listed)
 }
@@ -152,7 +161,7 @@ impl<const W: usize, const R: usize, L: Lane<W, R>> Loop for Decode<'_, W, R, L>
     fn run(
         self,
         pick: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED],
-        _: impl Fn(&Book, &[u8; PICKED]) -> [u8; PICKED],
+        _: impl Fn(&Book, &[u8; PICKED]) -> Looked,
     ) -> Option<usize> {
         let plane_bytes = self.planes.len() / R.max(1);
         let mut used = 0;

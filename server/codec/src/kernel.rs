@@ -53,6 +53,14 @@ impl Path {
     }
 }
 
+/// What a book says of exponents.
+pub(crate) struct Looked {
+    /// The code of each.
+    pub(crate) codes: [u8; PICKED],
+    /// A bit for each that is not in the book, the first one's the lowest.
+    pub(crate) escaped: u64,
+}
+
 /// A loop, and what it works on. Its `run` is `inline(always)`, and so is what it calls: what is not inlined is compiled for
 /// every machine.
 pub(crate) trait Loop {
@@ -63,7 +71,7 @@ pub(crate) trait Loop {
     fn run(
         self,
         pick: impl Fn(&[u8; TABLE], [u8; PLACES]) -> [u8; PICKED],
-        look_up: impl Fn(&Book, &[u8; PICKED]) -> [u8; PICKED],
+        look_up: impl Fn(&Book, &[u8; PICKED]) -> Looked,
     ) -> Self::Output;
 }
 
@@ -84,7 +92,7 @@ fn pick(table: &[u8; TABLE], places: [u8; PLACES]) -> [u8; PICKED] {
 }
 
 #[inline(always)]
-fn look_up(book: &Book, exponents: &[u8; PICKED]) -> [u8; PICKED] {
+fn look_up(book: &Book, exponents: &[u8; PICKED]) -> Looked {
     let mut codes = [ESCAPE; PICKED];
     for (code, known) in book.entries().iter().enumerate() {
         for i in 0..PICKED {
@@ -92,7 +100,8 @@ fn look_up(book: &Book, exponents: &[u8; PICKED]) -> [u8; PICKED] {
             codes[i] ^= (ESCAPE ^ code as u8) & u8::from(exponents[i] == *known).wrapping_neg();
         }
     }
-    codes
+    let escaped = codes.iter().rev().fold(0, |marks, code| marks << 1 | u64::from(*code == ESCAPE));
+    Looked { codes, escaped }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -121,10 +130,10 @@ fn pick_avx2(table: &[u8; TABLE], places: [u8; PLACES]) -> [u8; PICKED] {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1")]
 #[inline]
-fn look_up_avx2(book: &Book, exponents: &[u8; PICKED]) -> [u8; PICKED] {
+fn look_up_avx2(book: &Book, exponents: &[u8; PICKED]) -> Looked {
     use std::arch::x86_64::{
-        _mm256_adds_epu8, _mm256_or_si256, _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8,
-        _mm256_xor_si256,
+        _mm256_adds_epu8, _mm256_cmpeq_epi8, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
+        _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_xor_si256,
     };
     let (mut first, mut second) = ([0; PLACES], [0; PLACES]);
     first.copy_from_slice(&exponents[..PLACES]);
@@ -139,12 +148,14 @@ fn look_up_avx2(book: &Book, exponents: &[u8; PICKED]) -> [u8; PICKED] {
         turned = _mm256_or_si256(turned, _mm256_shuffle_epi8(table, place(first)));
         turned_second = _mm256_or_si256(turned_second, _mm256_shuffle_epi8(table, place(second)));
     }
-    let escape = _mm256_set1_epi8(ESCAPE as i8);
+    let (escape, zero) = (_mm256_set1_epi8(ESCAPE as i8), _mm256_setzero_si256());
+    let marks = |turned| u64::from(_mm256_movemask_epi8(_mm256_cmpeq_epi8(turned, zero)) as u32);
+    let escaped = marks(turned) | marks(turned_second) << PLACES;
     let mut out = [0; PICKED];
     let (codes, codes_second) = out.split_at_mut(PLACES);
     put(codes, _mm256_xor_si256(turned, escape));
     put(codes_second, _mm256_xor_si256(turned_second, escape));
-    out
+    Looked { codes: out, escaped }
 }
 
 /// Thirty-two bytes. Words come and go through integers: the compiler makes whole loads and stores of it.
