@@ -154,9 +154,9 @@ environments: tools
 	@for engine in vllm sglang transformers-5.17; do engine-plugins/setup_engine.sh $$engine; done
 
 # ---- checks ----
-.PHONY: check check-code fmt clippy doc deny architecture links ruff mypy stubs
-check: check-code deny
-check-code: fmt clippy doc architecture links ruff mypy stubs
+.PHONY: check check-code fmt clippy doc deny architecture ruff mypy stubs
+check: check-code deny stubs
+check-code: fmt clippy doc architecture ruff mypy
 
 fmt: tools
 	@$(call say,'format')
@@ -178,9 +178,10 @@ deny: .tools/bin/cargo-deny
 	@$(call say,'cargo-deny $(DENY_VERSION) into .tools (two minutes of one core, once)')
 	@CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo install cargo-deny --version '=$(DENY_VERSION)' --locked --root .tools
 
+# Of the whole workspace, so that nothing is built once more than for the other tests.
 architecture: tools
-	@$(call say,'architecture')
-	@cargo test --locked --package turnkv-tests --test architecture
+	@$(call say,'architecture, and the links of the docs')
+	@cargo test --locked --workspace --test architecture --test links
 
 # Python: its format and lints, its types (.venv has torch's and transformers'), and that the stub says what the compiled module is.
 CHECKS := .tools/checks
@@ -197,12 +198,11 @@ mypy: $(CHECKS)/installed
 	@engine-plugins/setup_env.sh
 	@cd engine-plugins && $(CURDIR)/$(CHECKS)/bin/mypy --no-error-summary --python-executable $(VENV)/bin/python --cache-dir $(TARGET_DIR)/mypy
 
-stubs: tools $(CHECKS)/installed
+stubs: python $(CHECKS)/installed
 	@$(call say,'Python: the stub of the compiled module')
-	@cargo build --locked --package turnkv-python
 	@rm -rf $(TARGET_DIR)/stubs && mkdir -p $(TARGET_DIR)/stubs/turnkv
 	@cp engine-plugins/python/turnkv/*.py engine-plugins/python/turnkv/*.pyi $(TARGET_DIR)/stubs/turnkv
-	@cp $(TARGET_DIR)/debug/lib_turnkv.so $(TARGET_DIR)/stubs/turnkv/_turnkv.abi3.so
+	@cp $(TARGET_DIR)/release/lib_turnkv.so $(TARGET_DIR)/stubs/turnkv/_turnkv.abi3.so
 	@MYPYPATH=$(TARGET_DIR)/stubs PYTHONPATH=$(TARGET_DIR)/stubs $(CHECKS)/bin/python -m mypy.stubtest --concise turnkv._turnkv
 
 $(CHECKS)/installed: engine-plugins/env/checks.txt | tools
@@ -211,10 +211,6 @@ $(CHECKS)/installed: engine-plugins/env/checks.txt | tools
 	@$(VENV)/bin/python -m venv $(CHECKS)
 	@$(CHECKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
 	@touch $@
-
-links: tools
-	@$(call say,'links of the docs')
-	@cargo test --locked --package turnkv-tests --test links
 
 # ---- docs ----
 # The book; its links, generated pages, examples and commands are tested (docs-check), also by test-core.
