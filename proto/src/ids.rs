@@ -27,7 +27,9 @@ pub enum IdError {
     #[error("a packed hash list must be a multiple of 32 bytes long, got {0}")]
     RaggedHashes(usize),
     /// More hashes than one call may carry.
-    #[error("{0} hashes in one call; at most {HASHES_PER_CALL_MAX} are served: split the call")]
+    #[error(
+        "{0} hashes in one call; at most {HASHES_PER_CALL_MAX} are served (HASHES_PER_CALL_MAX): split the call"
+    )]
     TooManyHashes(usize),
     /// A fixed-size id of the wrong size.
     #[error("{what} must be 32 bytes, got {got}")]

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use turnkv_client::{DataPlane, OffloadOptions};
+use turnkv_proto::limits::HASHES_PER_CALL_MAX;
 use turnkv_proto::{ErrorKind, wire};
+use turnkv_tests::cluster::Cluster;
 use turnkv_tests::pages::{bytes, chain, namespace};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -264,6 +266,44 @@ async fn session_verbs(sessions: &mut SessionsClient<Channel>, ns: &bytes::Bytes
     refused(sessions.begin_turn(at_long).await, ErrorKind::Invalid, "a turn at an engine with a long name")?;
     let list = wire::ListRequest { namespace: vec![0; 3].into(), limit: u32::MAX };
     refused(sessions.list(list).await, ErrorKind::Invalid, "list of a short id")
+}
+
+/// Whoever names more pages than a call may, or than a message has room for, is told how many may be named, whatever it asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_hashes_than_a_call_may_name_are_refused_with_the_limit_and_what_to_do() -> Result<()> {
+    let cluster = Cluster::start(1).await?;
+    let channel = Endpoint::from_shared(cluster.tcp(0).replace("tcp", "http"))?.connect().await?;
+    let (mut pool, mut sessions) = (PoolClient::new(channel.clone()), SessionsClient::new(channel));
+    let mut members = cluster.client(0).await?;
+    let namespace: bytes::Bytes = open(&mut pool).await?.into();
+    for count in [HASHES_PER_CALL_MAX + 1, 70_000, 90_000, 300_000] {
+        let hashes = bytes::Bytes::from(vec![1; 32 * count]);
+        let told = |what: &str, status: Option<Status>| -> Result<()> {
+            let said = status.as_ref().map(|status| status.message().to_owned()).unwrap_or_default();
+            refused(status.map_or(Ok(()), Err), ErrorKind::Invalid, what)?;
+            let limit = format!("at most {HASHES_PER_CALL_MAX} ");
+            let says_all =
+                said.contains(&limit) && said.contains("HASHES_PER_CALL_MAX") && said.contains("split");
+            ensure!(says_all, "{what} of {count}: {said}");
+            Ok(())
+        };
+        macro_rules! of {
+            ($request:ident { $($field:ident: $value:expr),* }) => {
+                wire::$request { namespace: namespace.clone(), hashes: hashes.clone(), $($field: $value,)* ..Default::default() }
+            };
+        }
+        told("a lookup", pool.lookup(of!(LookupRequest {})).await.err())?;
+        told("an inline reload", pool.reload(of!(ReloadRequest {})).await.err())?;
+        let begin = Some(of!(BeginOffloadRequest {}));
+        let offered = vec![wire::OffloadRequest { begin, ..Default::default() }];
+        told("an inline offload", offload_stream(&mut pool, offered).await.err())?;
+        told("a prefetch", sessions.prefetch(of!(PrefetchRequest {})).await.err())?;
+        told("a pin", sessions.pin(of!(PinRequest {})).await.err())?;
+        told("a turn's end", sessions.end_turn(of!(EndTurnRequest { session: "s".into() })).await.err())?;
+        told("a search", members.find(of!(FindRequest {})).await.err())?;
+        told("a count", members.count_pages(of!(CountPagesRequest {})).await.err())?;
+    }
+    Ok(())
 }
 
 /// A sender that stalls in the middle of an inline offload is told so when its lease ends, and its slots come back.

@@ -5,6 +5,7 @@
 
 use super::calls::CallSeconds;
 use super::codec;
+use super::unreadable::in_own_words;
 use crate::access::Guest;
 use crate::connections::Peer;
 use crate::connections::asking::Asking;
@@ -104,7 +105,7 @@ fn offload(
             seconds.record(began.elapsed());
         }
         if let Err(status) = done
-            && tell.send(Err(status)).await.is_err()
+            && tell.send(Err(in_own_words(&status).unwrap_or(status))).await.is_err()
         {
             tracing::debug!("an inline offload's caller left");
         }

@@ -6,6 +6,7 @@
 //! - [`grpc`]: gRPC on the Unix socket and on TCP; [`inline`]: its streams that carry pages
 //! - [`http`]: /metrics and /healthz
 //! - [`codec`]: between messages and what the engine is asked; [`calls`]: how long verbs take; [`needs`]: what each of them needs
+//! - [`unreadable`]: what is said of a request that does not parse
 
 pub(crate) mod calls;
 pub(crate) mod codec;
@@ -16,3 +17,4 @@ pub(crate) mod http;
 mod inline;
 pub(crate) mod local;
 mod needs;
+mod unreadable;

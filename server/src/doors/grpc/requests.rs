@@ -13,6 +13,7 @@ use crate::connections::Door;
 use crate::connections::asking::Asking;
 use crate::doors::calls::CallSeconds;
 use crate::doors::needs::rule_of_method;
+use crate::doors::unreadable::in_own_words;
 use crate::engine::Engine;
 use crate::limits::MESSAGE_MS_MAX;
 use axum::body::{Body, Bytes, HttpBody};
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
-use tonic::{Code, Status};
+use tonic::Status;
 use turnkv_proto::stream::{OFFLOAD_PATH, PREFIX_BYTES};
 use turnkv_proto::wire::Method;
 use turnkv_proto::{Error, ErrorKind};
@@ -106,17 +107,10 @@ pub(super) async fn pass(State(requests): State<Requests>, request: Request, nex
     response.map(|body| Body::new(Leaving::new(body, &requests.answers, asking, counted, inline)))
 }
 
-/// Tonic calls its own what it cannot read of a request. What this server refuses says why in details, so an INTERNAL without
-/// any, before an answer has begun, is tonic's.
+/// Of what cannot be read the caller is told in this server's words, and that it is the caller's to mend.
 fn as_callers_fault(response: Response) -> Response {
     let status = Status::from_header_map(response.headers());
-    match status.filter(|status| status.code() == Code::Internal && status.details().is_empty()) {
-        Some(status) => {
-            let text = format!("the request does not parse: {}", status.message());
-            Status::from(Error::invalid(text)).into_http()
-        }
-        None => response,
-    }
+    status.and_then(|status| in_own_words(&status)).map_or(response, Status::into_http)
 }
 
 /// A request's body on its way in.
