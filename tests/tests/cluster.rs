@@ -13,6 +13,7 @@ use turnkv_proto::wire::{
 };
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_tests::cluster::{AGREE_MAX, Cluster, Known};
+use turnkv_tests::http::steady_address;
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -325,4 +326,37 @@ async fn number_of(cluster: &Cluster, home: usize, asked: usize) -> Result<u64> 
     let held = cluster.client(home).await?.name_session(request).await?.into_inner();
     ensure!(!held.not_home && held.turn == 1 && held.hashes.len() == 2 * 32, "{held:?}");
     cluster.number_of_home(asked, &namespace, "numbered").await
+}
+
+/// Two that live and have one name, and one entry of the list, are counted and named where both are heard; one that begins again is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_of_one_name_are_told_of_by_those_that_hear_both() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    let twice = |cluster: &Cluster, at: usize| cluster.value(at, "turnkv_cluster_lives_total");
+    cluster.servers[2].kill()?;
+    cluster.servers[2].restart()?;
+    cluster.agree(&[0, 1, 2], AGREE_MAX).await?;
+    let restarted = Instant::now();
+    while restarted.elapsed() < Duration::from_secs(5) {
+        ensure!(twice(&cluster, 0)? + twice(&cluster, 1)? == 0.0, "a restart was counted");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let other = Setup {
+        tcp: Some(steady_address()?.to_string()),
+        metrics: Some(steady_address()?.to_string()),
+        ..cluster.setup(2).clone()
+    };
+    let _other = Server::start(other)?;
+    for at in [0, 1] {
+        let until = Instant::now() + Duration::from_secs(60);
+        while twice(&cluster, at)? < 2.0 {
+            ensure!(Instant::now() < until, "{at} does not count that two servers are pool-2");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let log = cluster.servers[at].log();
+        let said = log.lines().filter(|line| line.contains("two servers speak as one member"));
+        ensure!(said.clone().any(|line| line.contains("pool-2")), "{at} does not say it");
+        ensure!(said.count() < 10, "{at} says it all the time");
+    }
+    Ok(())
 }

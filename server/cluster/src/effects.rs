@@ -51,6 +51,8 @@ pub enum Notice {
     ViewChanged(u64),
     /// Somebody spoke for a life that is over.
     Fenced(MemberId),
+    /// Two servers speak as this member, each in a life of its own.
+    Twice(MemberId),
     /// This member's own life is over: another one of it was seen. Whoever embeds it begins a later one, or ends if another
     /// process has.
     Superseded(Incarnation),

@@ -7,6 +7,15 @@ use crate::member::ClusterMember;
 use crate::message::{Envelope, Message};
 
 impl ClusterMember {
+    /// A member spoke, whether it said anything or not. Two that do so as one member are told of.
+    pub fn spoke(&mut self, from: Life, now: Now) -> Effects {
+        let mut effects = Effects::default();
+        if self.lives.heard(from, now) {
+            effects.notices.push(Notice::Twice(from.member));
+        }
+        effects
+    }
+
     /// A message came. One for another member, or from a life that is over, is not heard.
     pub fn receive(&mut self, envelope: Envelope, now: Now) -> Effects {
         let mut effects = Effects::default();

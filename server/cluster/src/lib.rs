@@ -6,6 +6,7 @@
 //! - where: `placement` (authorities of an id), `directory` (what an authority knows), `homes` (what one is home of)
 //! - asking: `find` (where a session's last turn ended), `lookup` (who holds a prefix), `search` (the gallop)
 //! - what a member does: `asking` (turns and lookups that begin here), `hearing` (what others tell it)
+//! - `twice`: two servers of one member's name
 //! - `message`: what members tell one another; `recent`: a map that forgets; `mix`: a hash
 //! - [`limits`]
 
@@ -28,6 +29,7 @@ mod mix;
 mod placement;
 mod recent;
 mod search;
+mod twice;
 mod view;
 
 pub use asking::PullError;

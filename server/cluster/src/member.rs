@@ -13,6 +13,7 @@ use crate::lookup::{Lookup, posts_of};
 use crate::message::{Envelope, Message};
 use crate::placement::{authorities, ranked};
 use crate::recent::Recent;
+use crate::twice::HeardLives;
 use crate::view::{Member, MemberState, View};
 use std::collections::BTreeMap;
 use turnkv_proto::{BlockHash, NamespaceId};
@@ -74,6 +75,7 @@ pub struct ClusterMember {
     pub(crate) directory: Directory,
     pub(crate) calls: BTreeMap<CallId, Call>,
     pub(crate) next_call: u64,
+    pub(crate) lives: HeardLives,
     health: Hysteresis,
     draining: bool,
     homes: Homes,
@@ -97,6 +99,7 @@ impl ClusterMember {
             calls: BTreeMap::new(),
             // Numbers of an earlier life are not used again: its answers may still come.
             next_call: config.own.incarnation.0 << 40,
+            lives: HeardLives::default(),
             health: Hysteresis::default(),
             draining: false,
             homes: Homes::default(),

@@ -39,7 +39,7 @@ pub(super) struct ClusterCounts {
     pub(super) views: Counter,
     /// Rounds whose view was held back.
     pub(super) held_views: Counter,
-    /// Lives that this process began after its first one.
+    /// Lives that this process began after its first one, and times that two of another member spoke beside one another.
     pub(super) lives: Counter,
     /// Words from lives that are over.
     pub(super) fenced: Counter,
@@ -205,7 +205,7 @@ fn describe() {
     );
     describe_counter!(
         "turnkv_cluster_lives_total",
-        "Lives that this process began because a later one of its name was heard of: another process may have it"
+        "Lives that this process began because a later one of its name was heard of, and times that two lives of another member were heard beside one another: two servers have one cluster.id"
     );
     describe_counter!(
         "turnkv_cluster_etcd_requests_total",

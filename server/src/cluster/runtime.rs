@@ -91,6 +91,7 @@ pub(crate) struct Cluster {
     probes: Arc<Semaphore>,
     said_full: Seldom,
     said_fenced: Seldom,
+    said_twice: Seldom,
 }
 
 /// What the one lock guards.
@@ -139,6 +140,7 @@ impl Cluster {
             probes: Arc::new(Semaphore::new(PROBES_MAX)),
             said_full: Seldom::new(),
             said_fenced: Seldom::new(),
+            said_twice: Seldom::new(),
         })
     }
 
@@ -301,6 +303,7 @@ impl Cluster {
         let life = from.life();
         self.membership.heard(from)?;
         self.counts.received.increment(messages.len() as u64);
+        self.act(|state, now| ((), state.member.spoke(life, now)));
         for message in messages {
             let envelope = Envelope { from: life, to, message };
             self.act(|state, now| ((), state.member.receive(envelope, now)));
@@ -437,6 +440,17 @@ impl Cluster {
                         member = name,
                         unsaid,
                         "a message of an earlier life of a member was not heard"
+                    );
+                }
+            }
+            Notice::Twice(member) => {
+                self.counts.lives.increment(1);
+                if let Some(unsaid) = self.said_twice.may_say() {
+                    let name = self.card(member).map(|card| card.name.clone()).unwrap_or_default();
+                    tracing::warn!(
+                        member = name,
+                        unsaid,
+                        "two servers speak as one member of the cluster: each is to have a cluster.id of its own"
                     );
                 }
             }
