@@ -1,6 +1,7 @@
 //! BeginTurn: a turn begins, where its session is at home. Owns: the verb, and following a member that says NOT_HOME. Must not know:
 //! who the members are.
 
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::limits::REDIRECTS_MAX;
 use crate::namespace::Namespace;
@@ -40,6 +41,17 @@ impl Namespace {
     /// [`Namespace::begin_turn_at`], saying how many turns of the session are known to have ended, on any host (0: unsaid): a pool of a
     /// cluster waits, for a bounded time, until it hears where the last of them did.
     pub async fn begin_turn_after(&self, session: &str, engine: &str, ended: u32) -> Result<TurnBegun> {
+        self.begin_turn_by(session, engine, ended, self.link.deadline(None)).await
+    }
+
+    /// The same by a deadline.
+    pub(crate) async fn begin_turn_by(
+        &self,
+        session: &str,
+        engine: &str,
+        ended: u32,
+        deadline: Deadline,
+    ) -> Result<TurnBegun> {
         let (namespace, session, engine) = (self.wire_id(), named(session)?, engine.to_owned());
         let mut request = wire::BeginTurnRequest {
             namespace,
@@ -48,7 +60,6 @@ impl Namespace {
             ended,
             may_go: self.members.follows_homes(),
         };
-        let deadline = self.link.deadline(None);
         let place = self.members.place_of(&self.id(), &request.session);
         // One that is being emptied takes no page of this turn.
         let place = place.filter(|link| request.may_go && self.members.serves(link));

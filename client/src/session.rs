@@ -1,9 +1,11 @@
 //! Sessions: what the owner of a conversation tells the pool. Owns: one method a verb. Must not know: pages' bytes.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::Namespace;
+use tonic::transport::Channel;
 use turnkv_proto::limits::HASHES_PER_CALL_MAX;
 use turnkv_proto::wire;
+use turnkv_proto::wire::sessions_client::SessionsClient;
 use turnkv_proto::{BlockHash, IdError, NamespaceId, SessionId, pack_hashes};
 
 /// What a session is left with when its turn ends.
@@ -93,9 +95,22 @@ impl Namespace {
             r#final: end.last,
             archive: end.archive,
         };
-        let reply = self
-            .tell(Some(session), |mut client, r| async move { client.end_turn(r).await }, request)
-            .await?;
+        let deadline = self.link.deadline(None);
+        let verb = |mut client: SessionsClient<Channel>, r| async move { client.end_turn(r).await };
+        let (place, mut tries) = (self.members.place_of(&self.id(), session), self.tries(Some(session)));
+        let mut ended = self.tell_from(&mut tries, Some(session), verb, request.clone(), deadline).await;
+        let is_unknown = ended.as_ref().is_err_and(|error| error.kind == ErrorKind::SessionUnknown);
+        if is_unknown && place.is_some_and(|place| tries.has_left(&place)) {
+            // The member at which the turn began is gone, and with it what was known of the session: the turn began at the one that is
+            // there, if that has what is to stay of its list.
+            let begun = self.begin_turn_by(session, "", 0, deadline).await?;
+            if begun.pages >= end.keep {
+                ended = self
+                    .tell_from(&mut self.tries(Some(session)), Some(session), verb, request, deadline)
+                    .await;
+            }
+        }
+        let reply = ended?;
         Ok(TurnEnded { pages: reply.pages as usize, archiving: reply.archiving })
     }
 

@@ -6,6 +6,7 @@ use crate::error::{ErrorKind, Result};
 use crate::grpc;
 use crate::link::Link;
 use crate::namespace::Namespace;
+use crate::tries::Tries;
 use std::future::Future;
 use std::sync::Arc;
 use tonic::transport::Channel;
@@ -15,14 +16,29 @@ use turnkv_proto::wire::sessions_client::SessionsClient;
 
 impl Namespace {
     /// One call, about a session or about none, at a member that has it.
-    pub(crate) async fn tell<Q, T, F, Fut>(&self, session: Option<&str>, mut verb: F, request: Q) -> Result<T>
+    pub(crate) async fn tell<Q, T, F, Fut>(&self, session: Option<&str>, verb: F, request: Q) -> Result<T>
     where
         Q: Clone,
         F: FnMut(SessionsClient<Channel>, Q) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let deadline = self.link.deadline(None);
-        let mut tries = self.tries(session);
+        self.tell_from(&mut self.tries(session), session, verb, request, self.link.deadline(None)).await
+    }
+
+    /// The same from a member on; who answered last is where `tries` is then.
+    pub(crate) async fn tell_from<Q, T, F, Fut>(
+        &self,
+        tries: &mut Tries,
+        session: Option<&str>,
+        mut verb: F,
+        request: Q,
+        deadline: Deadline,
+    ) -> Result<T>
+    where
+        Q: Clone,
+        F: FnMut(SessionsClient<Channel>, Q) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
         let mut may_find = session.filter(|_| self.members.is_list());
         loop {
             let told = tries.at().tell_there(&mut verb, &request, tries.share(deadline)).await;

@@ -49,6 +49,11 @@ impl Tries {
         }
     }
 
+    /// Whether another member than this one is to be asked now.
+    pub(crate) fn has_left(&self, link: &Arc<Link>) -> bool {
+        !Arc::ptr_eq(&self.at.link, link)
+    }
+
     /// After an error: whether another member is asked, which is the one it is at now.
     pub(crate) fn go_on(&mut self, error: &Error, deadline: Deadline) -> bool {
         let is_members = matches!(

@@ -164,6 +164,33 @@ async fn whoever_dies_is_followed_by_the_next_and_comes_back_first() -> Result<(
     at_home(&cluster, 0, &remote, "new", 0).await
 }
 
+/// Whoever ends a turn has done nothing wrong where the member that it began at died: it ends where the others of its calls went.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_whose_member_dies_ends_at_the_next_one() -> Result<()> {
+    let mut cluster = Cluster::start(2).await?;
+    let remote = user(&cluster, &[0, 1]).await?;
+    let hashes = chain(10, 20);
+    turn(&remote, "talk", 0, &hashes[..10], 0).await?;
+    remote.namespace.begin_turn("talk").await?;
+    remote.namespace.begin_turn("kept").await?;
+    cluster.servers[0].kill()?;
+    let offload = OffloadOptions { session: Some("talk".to_owned()), ..OffloadOptions::default() };
+    ensure!(remote.offload(&offload, &hashes).await?.stored == 20);
+    let end = EndTurn { hashes: hashes.clone(), ..EndTurn::default() };
+    ensure!(remote.namespace.end_turn("talk", &end).await? == 20);
+    ensure!(remote.namespace.describe_session("talk").await?.info.pages == 20);
+    // What is to stay as it was there is known to nobody any more; whoever never began a turn is told so, too.
+    let kept = EndTurn { keep: 10, hashes: hashes[10..].to_vec(), ..EndTurn::default() };
+    for (session, end) in [("kept", &kept), ("nobody's", &end)] {
+        let ended = remote.namespace.end_turn(session, end).await;
+        ensure!(
+            ended.as_ref().is_err_and(|error| error.kind == ErrorKind::SessionUnknown),
+            "{session}: {ended:?}"
+        );
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_stands_still_costs_a_few_calls_a_part_of_their_time_and_no_answer() -> Result<()> {
     let cluster = Cluster::start(2).await?;
