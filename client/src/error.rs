@@ -21,7 +21,7 @@ pub enum ErrorKind {
     Deadline,
     /// The pool was sick a moment ago: nothing was sent.
     BreakerOpen,
-    /// No room now.
+    /// No room now, or another pool that has to answer does not.
     Busy {
         /// When a retry makes sense; 0: it does not.
         retry_after_ms: u32,
@@ -102,6 +102,8 @@ impl From<proto::Error> for Error {
             proto::ErrorKind::Limit => ErrorKind::Limit,
             proto::ErrorKind::Internal => ErrorKind::Internal,
             proto::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+            // This pool is there and answers: it is not to be thought sick.
+            proto::ErrorKind::Unavailable => ErrorKind::Busy { retry_after_ms: 0 },
         };
         Error { kind, message: error.message }
     }

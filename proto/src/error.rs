@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Internal,
     /// The caller's role or tenants do not allow it: have an operator grant it.
     PermissionDenied,
+    /// Another pool would have to answer, and does not: ask again later, or go on without.
+    Unavailable,
 }
 
 /// An error as it travels: its kind and one sentence for people.
@@ -61,6 +63,7 @@ impl ErrorKind {
             ErrorKind::Limit => "LIMIT",
             ErrorKind::Internal => "INTERNAL",
             ErrorKind::PermissionDenied => "PERMISSION_DENIED",
+            ErrorKind::Unavailable => "UNAVAILABLE",
         }
     }
 
@@ -78,6 +81,7 @@ impl ErrorKind {
             ErrorKind::PermissionDenied => {
                 "ask an operator for a certificate, or an entry in the server's [access], that grants it"
             }
+            ErrorKind::Unavailable => "go on without it, or ask again later: another pool does not answer",
         }
     }
 }

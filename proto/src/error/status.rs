@@ -28,6 +28,7 @@ impl Error {
             "SESSION_UNKNOWN" => ErrorKind::SessionUnknown,
             "LIMIT" => ErrorKind::Limit,
             "PERMISSION_DENIED" => ErrorKind::PermissionDenied,
+            "UNAVAILABLE" => ErrorKind::Unavailable,
             // A newer server may know more kinds: recompute and report is right for all of them.
             _ => ErrorKind::Internal,
         };
@@ -61,6 +62,7 @@ impl Error {
             ErrorKind::Limit => (wire::ErrorKind::Limit, 0),
             ErrorKind::Internal => (wire::ErrorKind::Internal, 0),
             ErrorKind::PermissionDenied => (wire::ErrorKind::PermissionDenied, 0),
+            ErrorKind::Unavailable => (wire::ErrorKind::Unavailable, 0),
         };
         let retry_after_ms = retry_after_ms.min(RETRY_AFTER_MS_MAX);
         wire::Failure { kind: kind as i32, message: cut(&self.message).to_owned(), retry_after_ms }
@@ -78,6 +80,7 @@ impl Error {
             Ok(wire::ErrorKind::SessionUnknown) => ErrorKind::SessionUnknown,
             Ok(wire::ErrorKind::Limit) => ErrorKind::Limit,
             Ok(wire::ErrorKind::PermissionDenied) => ErrorKind::PermissionDenied,
+            Ok(wire::ErrorKind::Unavailable) => ErrorKind::Unavailable,
             Ok(wire::ErrorKind::Internal | wire::ErrorKind::Unspecified) | Err(_) => ErrorKind::Internal,
         };
         Error::new(kind, cut(&failure.message))
@@ -91,7 +94,7 @@ impl From<Error> for Status {
             ErrorKind::NamespaceUnknown | ErrorKind::SessionUnknown => Code::NotFound,
             ErrorKind::LeaseUnknown => Code::FailedPrecondition,
             ErrorKind::Busy { .. } | ErrorKind::Limit => Code::ResourceExhausted,
-            ErrorKind::Draining => Code::Unavailable,
+            ErrorKind::Draining | ErrorKind::Unavailable => Code::Unavailable,
             ErrorKind::Internal => Code::Internal,
             ErrorKind::PermissionDenied => Code::PermissionDenied,
         };

@@ -14,6 +14,7 @@ const KINDS: [ErrorKind; 10] = [
     ErrorKind::Busy { retry_after_ms: 25 },
     ErrorKind::Draining,
     ErrorKind::SessionUnknown,
+    ErrorKind::Unavailable,
     ErrorKind::Limit,
     ErrorKind::Internal,
     ErrorKind::PermissionDenied,

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   answering --calls that fail in a row--> paused --a round's greeting is answered--> answering
+//!             --one that a turn waited for is not answered--> asked nothing, told all the same --likewise--> answering
 //! ```
 
 use super::card::MemberCard;
@@ -11,7 +12,8 @@ use super::hold::PrefixHold;
 use super::link::{LinkFault, MemberLink, Named};
 use super::takeover::Takeover;
 use crate::limits::{
-    ANSWERED_ROUNDS, CLUSTER_ROUND, PEER_BATCH_MESSAGES_MAX, PEER_FAILURES_MAX, PEER_MESSAGES_MAX, PEER_PAUSE,
+    ANSWERED_ROUNDS, CLUSTER_ROUND, PEER_BATCH_MESSAGES_MAX, PEER_FAILURES_MAX, PEER_MESSAGES_MAX,
+    PEER_PAUSE, PEER_SILENT_MIN,
 };
 use crate::seldom::Seldom;
 use parking_lot::{Mutex, RwLock};
@@ -52,6 +54,8 @@ struct Answering {
     last_answer: Option<Instant>,
     failures: u32,
     paused_until: Option<Instant>,
+    /// Until then it is asked for nothing: a turn waited for its answer in vain.
+    unasked_until: Option<Instant>,
     note: String,
 }
 
@@ -70,6 +74,14 @@ pub(crate) struct PeerReport {
     pub(crate) note: String,
 }
 
+impl Answering {
+    /// As it is after an answer, or before the first one.
+    fn new(last_answer: Option<Instant>) -> Answering {
+        let (paused_until, unasked_until) = (None, None);
+        Answering { last_answer, failures: 0, paused_until, unasked_until, note: String::new() }
+    }
+}
+
 impl OtherMember {
     /// A member at an endpoint. What is told to it leaves until nobody has it any more.
     pub(super) fn start(
@@ -80,7 +92,7 @@ impl OtherMember {
         counts: &Arc<ClusterCounts>,
     ) -> Arc<OtherMember> {
         let (queue, waiting) = mpsc::channel(PEER_MESSAGES_MAX);
-        let standing = Answering { last_answer: None, failures: 0, paused_until: None, note: String::new() };
+        let standing = Answering::new(None);
         let peer = Arc::new(OtherMember {
             link,
             endpoint: endpoint.to_owned(),
@@ -114,34 +126,36 @@ impl OtherMember {
 
     /// How many leading ones of these pages it has; none: it does not answer.
     pub(super) async fn count_pages(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> Option<usize> {
-        if self.is_paused() {
+        if self.is_unasked() {
             return None;
         }
         self.noted(self.link.count_pages(namespace, hashes).await).ok()
     }
 
-    /// The pages that end with this one, in order.
+    /// The pages that end with this one, in order. It has so long to name them.
     pub(super) async fn name_prefix(
         &self,
         namespace: &NamespaceId,
         last: &BlockHash,
+        most: Duration,
     ) -> Result<Vec<BlockHash>, LinkFault> {
-        if self.is_paused() {
+        if self.is_unasked() {
             return Err(LinkFault::paused());
         }
-        self.noted(self.link.name_prefix(namespace, last).await)
+        self.waited_for(self.link.name_prefix(namespace, last, most).await, most)
     }
 
-    /// Which pages it has of a session.
+    /// Which pages it has of a session. It has so long to name them.
     pub(super) async fn name_session(
         &self,
         namespace: &NamespaceId,
         session: &SessionId,
+        most: Duration,
     ) -> Result<Named, LinkFault> {
-        if self.is_paused() {
+        if self.is_unasked() {
             return Err(LinkFault::paused());
         }
-        self.noted(self.link.name_session(namespace, session).await)
+        self.waited_for(self.link.name_session(namespace, session, most).await, most)
     }
 
     /// Has it hold a prefix, or let go of it. Returns why it does not; empty: it does.
@@ -151,7 +165,7 @@ impl OtherMember {
         from: MemberId,
         hold: &PrefixHold,
     ) -> Result<String, LinkFault> {
-        if self.is_paused() {
+        if self.is_unasked() {
             return Err(LinkFault::paused());
         }
         self.noted(self.link.hold_prefix(cluster, from, hold).await)
@@ -163,7 +177,7 @@ impl OtherMember {
         cluster: &str,
         (spec, session, tip): (&CheckedSpec, &SessionId, Tip),
     ) -> Result<Takeover, LinkFault> {
-        if self.is_paused() {
+        if self.is_unasked() {
             return Err(LinkFault::paused());
         }
         self.noted(self.link.offer_session(cluster, spec, session, tip).await)
@@ -196,14 +210,26 @@ impl OtherMember {
         self.standing.lock().paused_until.is_some_and(|until| Instant::now() < until)
     }
 
+    fn is_unasked(&self) -> bool {
+        self.is_paused() || self.standing.lock().unasked_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Takes note of how a call went that a turn or a lookup waited for so long: the next one does not.
+    fn waited_for<T>(&self, answer: Result<T, LinkFault>, most: Duration) -> Result<T, LinkFault> {
+        let stands_still = answer.as_ref().is_err_and(|fault| fault.is_silence) && most >= PEER_SILENT_MIN;
+        let answer = self.noted(answer);
+        if stands_still {
+            self.standing.lock().unasked_until = Some(Instant::now() + PEER_PAUSE);
+        }
+        answer
+    }
+
     /// Takes note of how a call went.
     fn noted<T>(&self, answer: Result<T, LinkFault>) -> Result<T, LinkFault> {
         let mut standing = self.standing.lock();
         match &answer {
             Ok(_) => {
-                let note = String::new();
-                *standing =
-                    Answering { last_answer: Some(Instant::now()), failures: 0, paused_until: None, note };
+                *standing = Answering::new(Some(Instant::now()));
             }
             Err(fault) => {
                 standing.failures = standing.failures.saturating_add(1);

@@ -3,20 +3,23 @@
 
 use super::link::{Named, NamedSession};
 use super::runtime::{Cluster, Where};
+use crate::limits::PEER_NAME_MAX;
+use std::time::Duration;
 use turnkv_cluster::{MemberId, PullError, SessionKey, Tip};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 use turnkv_transfer::tls::TlsConfig;
 
 impl Cluster {
-    /// Which pages a member has of a session: what a pull begins with.
+    /// Which pages a member has of a session: what a pull begins with. It has so long to name them, and no longer than any.
     pub(crate) async fn name_session(
         &self,
         member: MemberId,
         namespace: &NamespaceId,
         session: &SessionId,
+        most: Duration,
     ) -> Result<NamedSession, PullError> {
         let known = self.peers.get(member).ok_or(PullError::Unreachable)?;
-        match known.peer.name_session(namespace, session).await {
+        match known.peer.name_session(namespace, session, most.min(PEER_NAME_MAX)).await {
             Ok(Named::Home(named)) => Ok(named),
             Ok(Named::NotHome(next)) => Err(PullError::NotHome(next)),
             Err(fault) => {
@@ -34,7 +37,7 @@ impl Cluster {
         last: &BlockHash,
     ) -> Result<Vec<BlockHash>, PullError> {
         let known = self.peers.get(member).ok_or(PullError::Unreachable)?;
-        known.peer.name_prefix(namespace, last).await.map_err(|fault| {
+        known.peer.name_prefix(namespace, last, PEER_NAME_MAX).await.map_err(|fault| {
             tracing::debug!(member = known.card.name, %fault, "a member does not name a prefix");
             PullError::Unreachable
         })

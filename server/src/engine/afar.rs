@@ -6,15 +6,19 @@
 //!   reload --is_coming, wait (its own, and PULL_PAGE_WAIT)--> landed --> the page is in DRAM, or it goes on without it
 //! ```
 //! A page that is on its way is known by a mark: two may have one in common. Then a reload waits for a page that does not come, for
-//! a bounded time.
+//! a bounded time. One that waited in vain for a pull of which nothing comes ends that wait for all: nothing of it counts as on its way
+//! until more of it comes.
 
 use super::second_copies::SecondCopies;
 use crate::cluster::MemberCard;
-use crate::limits::{PULL_PAGES_MAX, PULL_PAGES_SETTLED_PER_LOCK, PULLS_MAX, PULLS_WAITING_MAX};
+use crate::limits::{
+    PULL_PAGES_MAX, PULL_PAGES_SETTLED_PER_LOCK, PULL_STILL_MIN, PULLS_MAX, PULLS_WAITING_MAX,
+};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 use tokio::sync::Notify;
 use turnkv_cluster::Tip;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
@@ -82,6 +86,10 @@ struct KnownPull {
     session: Option<(NamespaceId, SessionId)>,
     pages: usize,
     gives_way: Arc<Notify>,
+    /// When some of it came, or it began.
+    moved: Instant,
+    /// Somebody waited for it in vain since.
+    stands_still: bool,
 }
 
 impl Pull {
@@ -115,7 +123,7 @@ impl Afar {
         let coming = pull.hashes.get(pull.here..).unwrap_or_default();
         let marks: Vec<u64> = coming.iter().map(|hash| mark(&pull.namespace, hash)).collect();
         let mut state = self.state.lock();
-        if pull.session.is_none() && marks.last().is_some_and(|last| state.pages.contains_key(last)) {
+        if pull.session.is_none() && marks.last().is_some_and(|last| state.comes(last)) {
             return true;
         }
         if state.waiting.len() >= PULLS_WAITING_MAX || state.pages.len() + marks.len() > PULL_PAGES_MAX {
@@ -126,7 +134,9 @@ impl Afar {
         pull.id = state.last;
         state.pages.reserve(marks.len());
         for mark in marks {
-            state.pages.entry(mark).or_insert(pull.id);
+            if !state.comes(&mark) {
+                state.pages.insert(mark, pull.id);
+            }
         }
         state.waiting.push_back(pull);
         self.has_any.store(true, Ordering::Release);
@@ -143,7 +153,8 @@ impl Afar {
         let pull = state.waiting.pop_front()?;
         let session = pull.session.clone().map(|session| (pull.namespace, session));
         let (id, pages, gives_way) = (pull.id, pull.hashes.len(), Arc::clone(&pull.gives_way));
-        state.under_way.push(KnownPull { id, session, pages, gives_way });
+        let (moved, stands_still) = (Instant::now(), false);
+        state.under_way.push(KnownPull { id, session, pages, gives_way, moved, stands_still });
         Some(pull)
     }
 
@@ -151,6 +162,10 @@ impl Afar {
     pub(crate) fn pages_settled(&self, pull: &Pull, pages: &[BlockHash]) {
         let mut state = self.state.lock();
         state.settle(pull, pages);
+        let known = state.under_way.iter_mut().find(|known| known.id == pull.id && !pages.is_empty());
+        if let Some(known) = known {
+            (known.moved, known.stands_still) = (Instant::now(), false);
+        }
         drop(state);
         self.landed.notify_waiters();
     }
@@ -176,7 +191,7 @@ impl Afar {
 
     /// Whether a page is on its way.
     pub(super) fn is_coming(&self, namespace: &NamespaceId, hash: &BlockHash) -> bool {
-        self.has_any() && self.state.lock().pages.contains_key(&mark(namespace, hash))
+        self.has_any() && self.state.lock().comes(&mark(namespace, hash))
     }
 
     /// Somebody here has computed a page: the pull that brings it lets go of it. False: none does.
@@ -193,13 +208,26 @@ impl Afar {
         })
     }
 
+    /// Somebody waited in vain for a page that is on its way: if nothing came of its pull for a while, nobody else does, until more of
+    /// it comes.
+    pub(super) fn waited_in_vain(&self, namespace: &NamespaceId, hash: &BlockHash) {
+        let mut state = self.state.lock();
+        let Some(id) = state.pages.get(&mark(namespace, hash)).copied() else { return };
+        let known = state.under_way.iter_mut().find(|known| known.id == id);
+        if let Some(known) = known.filter(|known| known.moved.elapsed() >= PULL_STILL_MIN) {
+            known.stands_still = true;
+            drop(state);
+            self.landed.notify_waiters();
+        }
+    }
+
     /// How many leading ones of these are.
     pub(super) fn coming(&self, namespace: &NamespaceId, hashes: &[BlockHash]) -> usize {
         if !self.has_any() {
             return 0;
         }
         let state = self.state.lock();
-        hashes.iter().take_while(|hash| state.pages.contains_key(&mark(namespace, hash))).count()
+        hashes.iter().take_while(|hash| state.comes(&mark(namespace, hash))).count()
     }
 
     /// How many pages a session has, if some of them are on their way.
@@ -211,7 +239,8 @@ impl Afar {
         let waits = |pull: &&Pull| pull.namespace == *namespace && pull.session.as_ref() == Some(session);
         let waiting = state.waiting.iter().find(waits).map(|pull| pull.hashes.len());
         let goes = |known: &&KnownPull| {
-            known.session.as_ref().is_some_and(|(of, name)| of == namespace && name == session)
+            let is_its = |(of, name): &(NamespaceId, SessionId)| of == namespace && name == session;
+            !known.stands_still && known.session.as_ref().is_some_and(is_its)
         };
         waiting.or_else(|| state.under_way.iter().find(goes).map(|known| known.pages))
     }
@@ -224,6 +253,11 @@ impl Afar {
 }
 
 impl OnTheWay {
+    /// Whether a page is on its way, of a pull of which something comes.
+    fn comes(&self, mark: &u64) -> bool {
+        self.pages.get(mark).is_some_and(|id| !is_still(&self.under_way, *id))
+    }
+
     fn settle(&mut self, pull: &Pull, pages: &[BlockHash]) {
         for hash in pages {
             let mark = mark(&pull.namespace, hash);
@@ -232,6 +266,10 @@ impl OnTheWay {
             }
         }
     }
+}
+
+fn is_still(under_way: &[KnownPull], id: u64) -> bool {
+    under_way.iter().any(|known| known.stands_still && known.id == id)
 }
 
 /// A mark of a page, which tells namespaces apart as well.

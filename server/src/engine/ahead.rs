@@ -23,54 +23,82 @@ impl Engine {
         let coming = self.prefetch_afar(ask).await;
         match (self.prefetch(ask), coming) {
             (Ok(begun), coming) => {
+                let coming = coming.unwrap_or_else(|why| {
+                    tracing::debug!(%why, "of a session only what is here is read ahead");
+                    None
+                });
                 Ok(PrefetchBegun { started: begun.started + coming.unwrap_or(0), ..begun })
             }
             // Not here, and so nothing of it in DRAM.
-            (Err(error), Some(started)) if error.kind == ErrorKind::SessionUnknown => {
+            (Err(error), Ok(Some(started))) if error.kind == ErrorKind::SessionUnknown => {
                 Ok(PrefetchBegun { started, ready: 0 })
             }
+            (Err(error), Err(why)) if error.kind == ErrorKind::SessionUnknown => Err(why),
             (Err(error), _) => Err(error),
         }
     }
 
     /// Pages that are on their way from another member now; none: the session does not live at one.
-    async fn prefetch_afar(self: &Arc<Self>, ask: &Prefetch) -> Option<u32> {
+    ///
+    /// # Errors
+    /// It does, and none comes.
+    async fn prefetch_afar(self: &Arc<Self>, ask: &Prefetch) -> Result<Option<u32>, Error> {
         let (session, ms) = match &ask.when {
             When::Now(PagesOf::Session(session)) => (session, 0),
             When::Within { session, ms } => (session, *ms),
-            When::Now(PagesOf::Hashes(_)) => return None,
+            When::Now(PagesOf::Hashes(_)) => return Ok(None),
         };
-        let cluster = self.cluster()?;
+        let Some(cluster) = self.cluster() else { return Ok(None) };
         let of = SessionKey { namespace: ask.namespace, session: session.clone() };
         let early = Duration::from_millis(ms).saturating_sub(PREFETCH_AFAR_AHEAD);
-        if early.is_zero() {
+        if early.is_zero() && !self.is_draining() {
             return self.bring_ahead(&of).await;
         }
-        let Where::Home { .. } = cluster.whereabouts(&of.namespace, &of.session, 0).await else {
-            return None;
+        let Where::Home { member, .. } = cluster.whereabouts(&of.namespace, &of.session, 0).await else {
+            return Ok(None);
         };
+        if self.is_draining() {
+            let text = format!(
+                "this pool is being emptied: the session stays at {}, have its next turn begin there or at another one",
+                member.name
+            );
+            return Err(Error::new(ErrorKind::Draining, text));
+        }
         let Some(place) = self.expected.place() else {
             tracing::debug!(
                 session = session.as_str(),
                 "too many sessions are waited with: this one comes with its turn"
             );
-            return Some(0);
+            return Ok(Some(0));
         };
         let engine = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(early).await;
-            engine.bring_ahead(&of).await;
+            if let Err(why) = engine.bring_ahead(&of).await {
+                tracing::debug!(%why, session = of.session.as_str(), "a session is not brought ahead of its turn");
+            }
             drop(place);
         });
-        Some(0)
+        Ok(Some(0))
     }
 
     /// Has pulled what is not here of a session that lives elsewhere. Its home stays what it is until a turn begins here.
-    async fn bring_ahead(&self, of: &SessionKey) -> Option<u32> {
-        let found = self.at_home(self.cluster()?, of, 0, false);
-        let AtHome::Named(_, pull) = tokio::time::timeout(FIND_TURN_WAIT, found).await.ok()?? else {
-            return None;
+    async fn bring_ahead(&self, of: &SessionKey) -> Result<Option<u32>, Error> {
+        let Some(cluster) = self.cluster() else { return Ok(None) };
+        let found = tokio::time::timeout(FIND_TURN_WAIT, self.at_home(cluster, of, 0, false)).await;
+        let silent = |who: &str| {
+            let text = format!("{who} does not say what it has of the session: ask again later, or compute");
+            Error::new(ErrorKind::Unavailable, text)
         };
-        Some(self.pull(Pull { session: None, tip: None, expected: true, ..pull }).unwrap_or(0))
+        match found {
+            Ok(Some(AtHome::Named(turns, pull))) => {
+                self.brought.note(of.clone(), turns, Arc::clone(&pull.hashes));
+                let pull = Pull { session: None, tip: None, expected: true, ..pull };
+                Ok(Some(self.pull(pull).unwrap_or(0)))
+            }
+            Ok(Some(AtHome::Silent(member))) => Err(silent(&member.name)),
+            Ok(Some(AtHome::Goes(_)) | None) => Ok(None),
+            Err(_) => Err(silent("its home")),
+        }
     }
 }

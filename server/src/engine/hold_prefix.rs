@@ -37,15 +37,23 @@ impl Engine {
         let hashes = self.bring_prefix(&namespace, &last, from).await?;
         let (engine, pages) = (Arc::clone(self), hashes.len());
         // Who pinned it here for longer keeps that.
-        let ttl_ms = hold.ttl_ms.max(self.pin_ends_in(&namespace, &last).unwrap_or(0));
+        let before = self.pin_ends_in(&namespace, &last);
+        let ttl_ms = hold.ttl_ms.max(before.unwrap_or(0));
         let pin = Pin { namespace, prefix: PagesOf::Hashes(hashes), pages: None, ttl_ms, second: false };
         let done = spawn_blocking(move || {
             let here = engine.pin(&pin)?.pinned;
             if here.pages as usize == pages {
                 return Ok(());
             }
-            if here.pages > 0 {
-                engine.unpin(&Unpin { namespace, pin: here.pin })?;
+            match before {
+                _ if here.pages == 0 => {}
+                // The one that was here before holds what it can, as it did, and until it would have ended.
+                Some(ttl_ms) if ttl_ms > 0 => {
+                    engine.pin(&Pin { ttl_ms, ..pin })?;
+                }
+                _ => {
+                    engine.unpin(&Unpin { namespace, pin: here.pin })?;
+                }
             }
             Err(no_room(format!(
                 "{} of its {pages} pages could be pinned: the tenant's budget ends",

@@ -35,6 +35,7 @@ pub(crate) mod advice;
 pub(crate) mod afar;
 mod ahead;
 pub(crate) mod archived;
+mod brought;
 mod check_start;
 pub(crate) mod clients;
 mod cluster;

@@ -3,6 +3,8 @@
 
 use super::lookup::PagesOf;
 use super::{Engine, refuse};
+use crate::cluster::Where;
+use crate::limits::PIN_AFAR_RETRY_MS;
 use turnkv_pool::limits::PROTECTIONS_PER_TENANT_MAX;
 use turnkv_pool::{NamespaceIndex, Pinned};
 use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId};
@@ -52,6 +54,39 @@ pub(crate) struct Unpin {
 }
 
 impl Engine {
+    /// Before a session is pinned here: whether it is here. Bounded in time.
+    ///
+    /// # Errors
+    /// It lives at another member, which is named, or what is to be pinned is on its way from there.
+    pub(crate) async fn may_pin(&self, ask: &Pin) -> Result<(), Error> {
+        let (PagesOf::Session(session), Some(cluster)) = (&ask.prefix, self.cluster()) else { return Ok(()) };
+        let ns = self.find_namespace(&ask.namespace)?;
+        let here = self.session_hashes(ns, session).map_or(0, |hashes| hashes.len());
+        if let Some(all) = self.afar.pages_of(&ask.namespace, session) {
+            let wanted = ask.pages.map_or(all, |pages| pages.min(all));
+            if here >= wanted {
+                return Ok(());
+            }
+            let text = format!(
+                "{here} of the session's {wanted} pages are here, the others are on their way from another member: pin it when they have come"
+            );
+            return Err(Error::busy(PIN_AFAR_RETRY_MS, text));
+        }
+        if here > 0 {
+            return Ok(());
+        }
+        match cluster.whereabouts(&ask.namespace, session, 0).await {
+            Where::Home { member, .. } => {
+                let text = format!(
+                    "the session is at home at {} ({}): pin it there, or begin a turn of it here first",
+                    member.name, member.endpoint
+                );
+                Err(Error::new(ErrorKind::SessionUnknown, text))
+            }
+            Where::Here | Where::Nowhere => Ok(()),
+        }
+    }
+
     /// Protects a prefix, given by its pages or as a session's. Blocking: it is in the catalog before the reply leaves.
     pub(crate) fn pin(&self, ask: &Pin) -> Result<PinHere, Error> {
         let ns = self.find_namespace(&ask.namespace)?;

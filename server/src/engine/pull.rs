@@ -10,9 +10,13 @@ use super::second_copies::SecondCopy;
 use super::session::{BeginTurn, SessionKey};
 use super::waits::Waits;
 use crate::cluster::{Cluster, MemberCard, Where};
-use crate::limits::{FIND_TURN_WAIT, PULL_PAGE_WAIT, SECOND_COPY_PERCENT_MAX};
+use crate::limits::{
+    FIND_TURN_SPARE, FIND_TURN_WAIT, PULL_PAGE_WAIT, PULL_PAGE_WAIT_PERCENT, SECOND_COPY_PERCENT_MAX,
+};
 use std::sync::Arc;
-use turnkv_cluster::{MemberState, PrefixAsk, Tip};
+use std::time::Instant;
+use tokio::task::{JoinHandle, spawn_blocking};
+use turnkv_cluster::{MemberState, PrefixAsk, PullError, Tip};
 use turnkv_pool::{Found, LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 
@@ -22,6 +26,8 @@ pub(super) enum AtHome {
     Goes(Arc<MemberCard>),
     /// The turns that it had, and the pull of all its pages.
     Named(u32, Pull),
+    /// It does not answer: what it has is not known.
+    Silent(Arc<MemberCard>),
 }
 
 impl Engine {
@@ -34,14 +40,28 @@ impl Engine {
         if self.afar.pages_of(&ask.of.namespace, &ask.of.session).is_some() {
             return None;
         }
-        let found = tokio::time::timeout(FIND_TURN_WAIT, self.go_there(cluster, ns, ask)).await;
-        found.unwrap_or_else(|_| {
+        let home = tokio::time::timeout(FIND_TURN_WAIT, self.go_there(cluster, ns, ask)).await;
+        let home = home.unwrap_or_else(|_| {
             tracing::debug!(
                 session = ask.of.session.as_str(),
                 "a session's home did not say in time what it has"
             );
             None
-        })
+        });
+        match (home, self.brought.take(&ask.of)) {
+            // Of what its home named, what came before is here; and where the home says more of it, that is known already.
+            (None, Some(brought))
+                if self.turn_of(ns, &ask.of.session).is_none_or(|turn| turn < brought.turns) =>
+            {
+                let (engine, session) = (Arc::clone(self), ask.of.session.clone());
+                done(spawn_blocking(move || {
+                    engine.goes_on_here(ns, &session, brought.turns, &brought.hashes);
+                }))
+                .await;
+                None
+            }
+            (home, _) => home,
+        }
     }
 
     /// Has what a session's home names pulled, and the session go on here. Returns the home instead, asking it nothing, where the caller
@@ -54,6 +74,7 @@ impl Engine {
     ) -> Option<Arc<MemberCard>> {
         match self.at_home(cluster, &ask.of, ask.ended, ask.may_go).await? {
             AtHome::Goes(member) => Some(member),
+            AtHome::Silent(_) => None,
             AtHome::Named(turns, pull) => {
                 self.follow(ns, &ask.of.session, turns, pull).await;
                 None
@@ -61,7 +82,8 @@ impl Engine {
         }
     }
 
-    /// Asks a session's home which pages it has, and the next one that it names. None: its home is here, or nobody knows of one.
+    /// Asks a session's home which pages it has, and the next one that it names, shortly before `FIND_TURN_WAIT` is over. None: its home is
+    /// here, or nobody knows of one.
     /// A home that is being emptied takes no page of a turn, so nobody is sent to it.
     pub(super) async fn at_home(
         &self,
@@ -71,13 +93,16 @@ impl Engine {
         may_go: bool,
     ) -> Option<AtHome> {
         let SessionKey { namespace, session } = of;
+        let until = Instant::now() + FIND_TURN_WAIT - FIND_TURN_SPARE;
         let (mut found, mut redirects) = (cluster.whereabouts(namespace, session, turns_known).await, 0);
+        let mut silent = None;
         // `pull_failed` names no third one.
         while let Where::Home { member, tip } = found {
             if may_go && member.member.state == MemberState::Serving {
                 return Some(AtHome::Goes(member));
             }
-            match cluster.name_session(member.member.id, namespace, session).await {
+            let left = until.saturating_duration_since(Instant::now());
+            match cluster.name_session(member.member.id, namespace, session, left).await {
                 Ok(named) => {
                     let pull = self.pull_of(of, (member, tip), named.hashes, named.tail_tokens);
                     return Some(AtHome::Named(named.turn.max(tip.turn), Pull { redirects, ..pull }));
@@ -85,23 +110,22 @@ impl Engine {
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
                     redirects += 1;
+                    silent = (error == PullError::Unreachable).then_some(AtHome::Silent(member));
                 }
             }
         }
-        None
+        silent
     }
 
     /// A session goes on here, and has pulled what is not here. It may have very many pages, so this goes on beside whoever waits for it,
     /// and after they have stopped waiting.
     async fn follow(self: &Arc<Self>, ns: NamespaceIndex, session: &SessionId, turns: u32, pull: Pull) {
         let (engine, session) = (Arc::clone(self), session.clone());
-        let followed = tokio::task::spawn_blocking(move || {
+        done(spawn_blocking(move || {
             engine.goes_on_here(ns, &session, turns, &pull.hashes);
             engine.pull(pull);
-        });
-        if let Err(error) = followed.await {
-            tracing::error!(%error, "a session that was found does not go on here");
-        }
+        }))
+        .await;
     }
 
     /// A session goes on here after so many turns, with what is here of its list.
@@ -253,20 +277,29 @@ impl Engine {
         wish.ask.may_fetch && wish.ask.wait_ms > 0 && self.afar.is_coming(&wish.ask.namespace, page)
     }
 
-    /// Waits for the first page of a reload if another pool's pages are on their way, as long as the caller would. It then takes what
-    /// is here, and its caller asks again for the rest, which comes meanwhile.
+    /// Waits for the first page of a reload if another pool's pages are on their way, for a part of the time that the caller would: a pool
+    /// that stands still leaves the rest of it to whoever has the page as well. It then takes what is here, and its caller asks again for
+    /// the rest, which comes meanwhile.
     pub(super) async fn afar_landed(&self, wish: &Wish<'_>) {
         if !self.lacks_afar(wish) {
             return;
         }
-        let until = wish.deadline.min(self.clock.now() + PULL_PAGE_WAIT);
+        let now = self.clock.now();
+        let share = wish.deadline.saturating_sub(now) * PULL_PAGE_WAIT_PERCENT / 100;
+        let until = now + share.min(PULL_PAGE_WAIT);
         let _waits = Waits::begin(&self.afar.waiting_reloads);
         loop {
             let mut landed = std::pin::pin!(self.afar.landed.notified());
             landed.as_mut().enable();
-            if !self.lacks_afar(wish) || self.clock.until(until, landed).await.is_none() {
+            if !self.lacks_afar(wish) {
                 return;
             }
+            if self.clock.until(until, landed).await.is_none() {
+                break;
+            }
+        }
+        if let Some(first) = wish.ask.hashes.first().filter(|_| self.lacks_afar(wish)) {
+            self.afar.waited_in_vain(&wish.ask.namespace, first);
         }
     }
 
@@ -295,5 +328,12 @@ impl Engine {
         if let Some(ns) = core.pool.namespace(&copy.namespace) {
             core.pool.leave_prefix(ns, &copy.last, copy.keep, now);
         }
+    }
+}
+
+/// Waits for what goes on beside its caller.
+async fn done(went_on: JoinHandle<()>) {
+    if let Err(error) = went_on.await {
+        tracing::error!(%error, "a session that was found does not go on here");
     }
 }

@@ -5,7 +5,7 @@ use super::Engine;
 use super::session::SessionKey;
 use super::waits::Waits;
 use crate::cluster::{Cluster, MemberCard, Takeover};
-use crate::limits::{TAKE_LOOK, TAKE_WAIT};
+use crate::limits::{PEER_NAME_MAX, TAKE_LOOK, TAKE_WAIT};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -49,7 +49,7 @@ impl Engine {
         let Ok(ns) = self.find_namespace(namespace) else {
             return Takeover::Failed("its namespace is not open".to_owned());
         };
-        let named = match cluster.name_session(home.member.id, namespace, session).await {
+        let named = match cluster.name_session(home.member.id, namespace, session, PEER_NAME_MAX).await {
             Ok(named) => named,
             Err(PullError::NotHome(_)) => return Takeover::Gone,
             Err(PullError::Unreachable) => return Takeover::Failed("it does not reach its home".to_owned()),

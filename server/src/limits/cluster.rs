@@ -30,6 +30,9 @@ pub(crate) const PEER_CONNECT_MAX: Duration = Duration::from_millis(500);
 pub(crate) const PEER_TELL_MAX: Duration = Duration::from_millis(500);
 /// How long it may take to name a session's pages.
 pub(crate) const PEER_NAME_MAX: Duration = Duration::from_millis(1_000);
+/// The least time that a member was given for that, if it counts as standing still where it does not answer: it is then asked for nothing
+/// until it answers a greeting, or for as long as after calls that failed.
+pub(crate) const PEER_SILENT_MIN: Duration = Duration::from_millis(100);
 /// How often the other end of a connection to a member is asked whether it is there.
 pub(crate) const PEER_KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// How long it may take to say so.

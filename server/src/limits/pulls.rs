@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// How long the begin of a turn may take to find what other pools have of its session.
 pub(crate) const FIND_TURN_WAIT: Duration = Duration::from_millis(400);
+/// Of that, what is left when its home has to have named them: one that does not in time counts as standing still.
+pub(crate) const FIND_TURN_SPARE: Duration = Duration::from_millis(50);
 /// Pages of a prefix that a pool names for another one.
 pub(crate) const NAMED_PREFIX_PAGES_MAX: usize = turnkv_proto::limits::HASHES_PER_CALL_MAX;
 /// Chunks of its list that are named under one hold of the lock.
@@ -41,6 +43,19 @@ pub(crate) const PULL_PAGES_SETTLED_PER_LOCK: usize = 2048;
 pub(crate) const PULL_LOOK: Duration = Duration::from_millis(500);
 /// How long a reload waits for the next page of a pull, within its own deadline.
 pub(crate) const PULL_PAGE_WAIT: Duration = Duration::from_secs(5);
+/// Percent of its own time that it waits so: what does not come is fetched from the archive, or computed, in the rest.
+pub(crate) const PULL_PAGE_WAIT_PERCENT: u32 = 50;
+/// How long nothing of a pull came before a reload that waited for it in vain says that it stands still: it is waited for by nobody
+/// until more of it comes.
+pub(crate) const PULL_STILL_MIN: Duration = Duration::from_millis(500);
+/// Sessions whose pages were brought ahead of a turn and that are remembered with their lists until it begins, and pages of these.
+pub(crate) const BROUGHT_SESSIONS_MAX: usize = 4_096;
+/// See [`BROUGHT_SESSIONS_MAX`].
+pub(crate) const BROUGHT_PAGES_MAX: usize = 1 << 19;
+/// For how long: a turn that somebody routes begins soon.
+pub(crate) const BROUGHT_TIME: Duration = Duration::from_secs(120);
+/// When it makes sense to pin again what is on its way from another member.
+pub(crate) const PIN_AFAR_RETRY_MS: u32 = 100;
 /// Percent of DRAM that prefixes pulled from others may take like pages that are here only; those beyond go first, however often they are
 /// read.
 pub(crate) const SECOND_COPY_PERCENT_MAX: u64 = 25;
@@ -56,7 +71,10 @@ pub(crate) const PULL_PAUSE_MS: u64 = 1_000;
 pub(crate) const PULL_CONNECT_MS: u64 = 250;
 
 const _: () = assert!(
-    FIND_TURN_WAIT.as_millis() > turnkv_cluster::limits::FIND_MS as u128,
+    FIND_TURN_WAIT.as_millis()
+        >= turnkv_cluster::limits::FIND_MS as u128
+            + FIND_TURN_SPARE.as_millis()
+            + super::PEER_SILENT_MIN.as_millis(),
     "a home that was found late is still asked"
 );
 const _: () = assert!(PULL_PART_BYTES_MAX < PULL_BYTES_MAX, "several pulls go on beside one another");

@@ -2,6 +2,7 @@
 
 use crate::support::{PAGE, Pools, SLACK, end, number, turn, until};
 use anyhow::{Result, ensure};
+use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use turnkv_client::{BlockHash, ReloadOptions, ReloadReport};
 use turnkv_mutate::Random;
@@ -46,6 +47,54 @@ async fn pages_of_a_slow_home_are_read_while_later_ones_are_on_their_way() -> Re
     let report = reload_within(&users[1], Duration::from_millis(300), &hashes).await?;
     ensure!(report.pages == PAGES, "{report:?}");
     Ok(())
+}
+
+/// What a stopped home has is not known: whoever waits for it goes on with a part of their time left, and nobody else waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_home_that_stands_still_costs_a_part_of_one_call() -> Result<()> {
+    const CALL: Duration = Duration::from_secs(6);
+    const OTHERS: u64 = 10;
+    let pools = Pools::start(3, &setup()).await?;
+    let users = pools.users().await?;
+    let hashes = chain(13, PAGES);
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    for other in 0..OTHERS {
+        turn(&users[0], &format!("other-{other}"), 0, &chain(50 + other, 5), 0).await?;
+    }
+    pools.0[0].fail(Fault::None, Fault::Slow(PAGE as usize, Duration::from_millis(10)));
+    let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+    ensure!(begun.afar == PAGES, "{begun:?}");
+    pools.0[0].server.signal(Signal::STOP)?;
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        let began = Instant::now();
+        let report = reload_within(&users[1], CALL, &hashes).await?;
+        ensure!(report.pages < PAGES, "{report:?}");
+        times.push(began.elapsed());
+    }
+    ensure!(times[0] < CALL * 3 / 4 && times[1] + times[2] < CALL / 4, "{times:?}");
+    // What it has not given is computed.
+    end(&users[1], "talk", &begun, &hashes).await?;
+    // Of others that it is home of, one turn waits for it, or a few on a busy machine.
+    pools.0[0].server.signal(Signal::CONT)?;
+    pools.agree().await?;
+    pools.0[0].server.signal(Signal::STOP)?;
+    let mut slow = 0;
+    for other in 0..OTHERS {
+        let began = Instant::now();
+        users[1].namespace.begin_turn_after(&format!("other-{other}"), "", 0).await?;
+        slow += u64::from(began.elapsed() > Duration::from_millis(250));
+    }
+    ensure!(slow < 4, "{slow} of {OTHERS} turns waited for it");
+    pools.0[0].server.signal(Signal::CONT)?;
+    pools.agree().await?;
+    // It is asked again once it answers.
+    turn(&users[0], "later", 0, &hashes[..20], 0).await?;
+    until("it is asked again", async || {
+        let begun = users[1].namespace.begin_turn_after("later", "", 1).await?;
+        Ok(begun.pages + begun.afar == 20)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,13 @@
 //! Sessions that go from pool to pool.
 
 use crate::support::{PAGE, Pools, turn, until};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use std::time::Duration;
+use tonic::Code;
 use turnkv_client::{EndTurn, ErrorKind, Prefetched, ReloadOptions};
+use turnkv_proto::wire::PrefetchRequest;
+use turnkv_proto::wire::sessions_client::SessionsClient;
 use turnkv_tests::pages::chain;
 use turnkv_tests::proxy::Fault;
 use turnkv_tests::server::Setup;
@@ -102,6 +106,64 @@ async fn a_session_is_brought_to_where_its_next_turn_will_begin() -> Result<()> 
     ensure!(unknown(users[1].namespace.prefetch("nobody").await));
     ensure!(unknown(users[1].namespace.prefetch_in("nobody", 60_000).await));
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_brought_of_a_session_is_told_of_when_its_home_is_gone() -> Result<()> {
+    let mut pools = Pools::start(3, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(8, 100);
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    pools.0[0].fail(Fault::None, Fault::Slow(PAGE as usize, Duration::from_millis(10)));
+    until("it is on its way", async || {
+        Ok(users[1].namespace.prefetch("talk").await.is_ok_and(|it| it.started > 0))
+    })
+    .await?;
+    until("some of it has come", async || Ok(pools.0[1].pulled()? >= 10)).await?;
+    pools.0[0].server.kill()?;
+    pools.0[1].settled().await?;
+    let came = pools.0[1].pulled()? as usize;
+    ensure!((10..100).contains(&came), "{came} pages came");
+    let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+    ensure!((begun.turn, begun.pages, begun.afar) == (2, came, 0), "{begun:?}, and {came} came");
+    ensure!(users[1].reload(&hashes[..came]).await?.pages == came);
+    crate::support::end(&users[1], "talk", &begun, &hashes).await?;
+    ensure!(turn(&users[2], "talk", 2, &hashes, 100).await? == 100);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefetch_that_brings_nothing_says_why() -> Result<()> {
+    let pools = Pools::start(2, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    turn(&users[0], "talk", 0, &chain(9, 20), 0).await?;
+    // By a time that is far away it is only looked for.
+    until("it is known of", async || Ok(users[1].namespace.prefetch_in("talk", 60_000).await.is_ok()))
+        .await?;
+    users[1].client.drain().await?;
+    for in_ms in [0, 60_000] {
+        let begun = users[1].namespace.prefetch_in("talk", in_ms).await;
+        let error = begun.err().context("a pool that takes nothing says that it begins")?;
+        ensure!(error.kind == ErrorKind::Draining && error.message.contains("pool-0"), "{error:?}");
+    }
+    users[1].client.resume().await?;
+    pools.0[0].server.signal(Signal::STOP)?;
+    let request = PrefetchRequest {
+        namespace: users[1].namespace.id().0.to_vec().into(),
+        session: "talk".to_owned(),
+        ..PrefetchRequest::default()
+    };
+    let mut sessions = SessionsClient::connect(pools.0[1].server.address()).await?;
+    let silent = sessions.prefetch(request).await.err().context("it is said to begin")?;
+    ensure!(silent.code() == Code::Unavailable && silent.message().contains("pool-0"), "{silent:?}");
+    // A client does not think the pool sick that says so.
+    let told = users[1].namespace.prefetch("talk").await.err().context("it is said to begin")?;
+    ensure!(told.kind == ErrorKind::Busy { retry_after_ms: 0 }, "{told:?}");
+    pools.0[0].server.signal(Signal::CONT)?;
+    until("it is brought", async || {
+        Ok(users[1].namespace.prefetch("talk").await.is_ok_and(|it| it.started == 20))
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,12 @@
 //! Pins that another pool has too.
 
-use crate::support::{PAGE, Pool, Pools, turn, until};
+use crate::support::{PAGE, Pool, Pools, end, turn, until};
 use anyhow::{Context, Result, ensure};
 use std::process::Command;
 use std::time::Duration;
-use turnkv_client::{BlockHash, DataPlane, OffloadOptions, PinFor};
+use turnkv_client::{BlockHash, DataPlane, ErrorKind, OffloadOptions, PinFor};
 use turnkv_tests::pages::chain;
+use turnkv_tests::proxy::Fault;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 use turnkv_tests::workspace::server_binary;
@@ -122,6 +123,59 @@ async fn a_pin_is_not_lost_to_one_that_pins_nothing_nor_shortened_by_a_copy() ->
     protects(&pools.0[0], 0).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     protects(&pools.0[1], 20).await
+}
+
+/// The second copy that finds no room for all of it leaves what that member had pinned itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_of_ones_own_outlives_a_second_copy_that_has_no_room() -> Result<()> {
+    let few = Setup { dram_mib: 64, limits: "protected_percent = 5\n".to_owned(), ..Setup::default() };
+    let pools = Pools::start(2, &few).await?;
+    let users = pools.users().await?;
+    let (hashes, others) = (chain(9, 200), chain(10, 200));
+    for user in &users {
+        user.offload(&OffloadOptions::default(), &hashes).await?;
+        user.offload(&OffloadOptions::default(), &others).await?;
+    }
+    let most = users[1].namespace.pin(&others, PinFor::ms(60_000)).await?.pages;
+    ensure!((20..150).contains(&most), "{most} pages may be protected");
+    ensure!(users[1].namespace.unpin(&others[199]).await?);
+    // There some of the same prefix has room beside another one, at the first pool all of it.
+    let (all, own) = (most * 3 / 4, most / 2);
+    ensure!(users[1].namespace.pin(&others[..most - own], PinFor::ms(60_000)).await?.pages == most - own);
+    ensure!(users[1].namespace.pin(&hashes[..all], PinFor::ms(60_000)).await?.pages == own);
+    let pinned = users[0].namespace.pin(&hashes[..all], TWICE).await?;
+    let why = pinned.second.and_then(Result::err).unwrap_or_default();
+    ensure!(pinned.pages == all && why.contains("budget"), "{why}");
+    protects(&pools.0[0], all).await?;
+    protects(&pools.0[1], most).await?;
+    // What the second copy alone would have placed ends.
+    ensure!(users[1].namespace.unpin(&hashes[all - 1]).await?);
+    let pinned = users[0].namespace.pin(&hashes[..all], TWICE).await?;
+    ensure!(pinned.second.is_some_and(|second| second.is_err()));
+    protects(&pools.0[1], most - own).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_of_a_session_that_is_elsewhere_says_where_and_one_on_its_way_is_pinned_when_it_came()
+-> Result<()> {
+    let pools = Pools::start(2, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(11, PAGES);
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    let elsewhere = async |at: usize, home: &str| -> Result<bool> {
+        let pinned = users[at].namespace.pin_session("talk", None, PinFor::ms(60_000)).await;
+        Ok(pinned.is_err_and(|it| it.kind == ErrorKind::SessionUnknown && it.message.contains(home)))
+    };
+    until("it is said where it is", async || elsewhere(1, "pool-0").await).await?;
+    pools.0[0].fail(Fault::None, Fault::Slow(PAGE as usize, Duration::from_millis(10)));
+    let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
+    ensure!(begun.afar == PAGES, "{begun:?}");
+    let pinned = users[1].namespace.pin_session("talk", None, PinFor::ms(60_000)).await?;
+    ensure!(pinned.pages == PAGES, "{pinned:?}");
+    protects(&pools.0[1], PAGES).await?;
+    // Once it has ended a turn there, it is not at home where it was.
+    end(&users[1], "talk", &begun, &hashes).await?;
+    until("it is said where it is now", async || elsewhere(0, "pool-1").await).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,7 @@ pub(crate) fn of_the_wire() -> String {
         ErrorKind::Limit,
         ErrorKind::Internal,
         ErrorKind::PermissionDenied,
+        ErrorKind::Unavailable,
     ];
     let mut table = "| kind | gRPC status | what to do |\n|---|---|---|\n".to_owned();
     for kind in kinds {

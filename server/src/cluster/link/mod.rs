@@ -9,9 +9,7 @@ use super::card::MemberCard;
 use super::hold::PrefixHold;
 use super::place;
 use super::takeover::Takeover;
-use crate::limits::{
-    CLUSTER_REQUEST_BYTES_MAX, OFFER_WAIT, PEER_NAME_MAX, PEER_NOTE_BYTES_MAX, PEER_TELL_MAX,
-};
+use crate::limits::{CLUSTER_REQUEST_BYTES_MAX, OFFER_WAIT, PEER_NOTE_BYTES_MAX, PEER_TELL_MAX};
 use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -54,6 +52,8 @@ pub(crate) struct LinkFault {
     why: String,
     /// It is there and refused: to wait does not help.
     pub(crate) is_refusal: bool,
+    /// It said nothing in the time that it had.
+    pub(crate) is_silence: bool,
 }
 
 impl MemberLink {
@@ -100,17 +100,18 @@ impl MemberLink {
         Ok(answer.present as usize)
     }
 
-    /// The pages that end with this one, in order; none: it does not have it.
+    /// The pages that end with this one, in order; none: it does not have it. It has so long to say it.
     pub(crate) async fn name_prefix(
         &self,
         namespace: &NamespaceId,
         last: &BlockHash,
+        most: Duration,
     ) -> Result<Vec<BlockHash>, LinkFault> {
         let (namespace, last) = (namespace.0.to_vec().into(), last.0.to_vec().into());
         let mut client = self.client.clone();
         let asked = wire::NamePrefixRequest { namespace, last };
-        let answer = answered(PEER_NAME_MAX, client.name_prefix(asked)).await?;
-        unpack_hashes(&answer.hashes).map_err(|error| LinkFault { why: error.to_string(), is_refusal: true })
+        let answer = answered(most, client.name_prefix(asked)).await?;
+        unpack_hashes(&answer.hashes).map_err(|error| LinkFault::unreadable(&error))
     }
 
     /// Has it take a session over; its answer comes when it has, or will not.
@@ -130,7 +131,7 @@ impl MemberLink {
         let mut client = self.client.clone();
         let answer = answered(OFFER_WAIT, client.take_session(offered)).await?;
         let taken = codec::read_taken(answer);
-        let taken = taken.map_err(|error| LinkFault { why: error.to_string(), is_refusal: true })?;
+        let taken = taken.map_err(|error| LinkFault::unreadable(&error))?;
         Ok(if let Takeover::Failed(why) = &taken { Takeover::Failed(cut(why)) } else { taken })
     }
 
@@ -153,24 +154,24 @@ impl MemberLink {
         Ok(cut(&answered(OFFER_WAIT, client.hold_prefix(asked)).await?.refused))
     }
 
-    /// Which pages it has of a session.
+    /// Which pages it has of a session. It has so long to say it.
     pub(crate) async fn name_session(
         &self,
         namespace: &NamespaceId,
         session: &SessionId,
+        most: Duration,
     ) -> Result<Named, LinkFault> {
         let asked = wire::NameSessionRequest {
             namespace: namespace.0.to_vec().into(),
             session: session.as_str().to_owned(),
         };
         let mut client = self.client.clone();
-        let answer = answered(PEER_NAME_MAX, client.name_session(asked)).await?;
-        let unreadable = |why: String| LinkFault { why, is_refusal: true };
+        let answer = answered(most, client.name_session(asked)).await?;
         if answer.not_home {
             let elsewhere = answer.elsewhere.map(codec::read_tip).transpose();
-            return Ok(Named::NotHome(elsewhere.map_err(|error| unreadable(error.to_string()))?));
+            return Ok(Named::NotHome(elsewhere.map_err(|error| LinkFault::unreadable(&error))?));
         }
-        let hashes = unpack_hashes(&answer.hashes).map_err(|error| unreadable(error.to_string()))?;
+        let hashes = unpack_hashes(&answer.hashes).map_err(|error| LinkFault::unreadable(&error))?;
         Ok(Named::Home(NamedSession { turn: answer.turn, hashes, tail_tokens: answer.tail_tokens }))
     }
 }
@@ -179,7 +180,11 @@ impl LinkFault {
     fn of(status: &Status) -> LinkFault {
         // What our servers say has their details; a server of another version may not know the method.
         let is_refusal = Error::from_status(status).is_some() || status.code() == tonic::Code::Unimplemented;
-        LinkFault { why: cut(status.message()), is_refusal }
+        LinkFault { why: cut(status.message()), is_refusal, is_silence: false }
+    }
+
+    fn unreadable(why: &dyn std::fmt::Display) -> LinkFault {
+        LinkFault { why: why.to_string(), is_refusal: true, is_silence: false }
     }
 
     /// It is asked nothing for a while.
@@ -188,7 +193,7 @@ impl LinkFault {
     }
 
     fn of_place(why: &str) -> LinkFault {
-        LinkFault { why: cut(why), is_refusal: false }
+        LinkFault { why: cut(why), is_refusal: false, is_silence: false }
     }
 }
 
@@ -200,7 +205,8 @@ async fn answered<T>(
     match tokio::time::timeout(most, answer).await {
         Ok(answer) => answer.map(Response::into_inner).map_err(|status| LinkFault::of(&status)),
         Err(_) => {
-            Err(LinkFault { why: format!("no answer within {} ms", most.as_millis()), is_refusal: false })
+            let why = format!("no answer within {} ms", most.as_millis());
+            Err(LinkFault { why, is_refusal: false, is_silence: true })
         }
     }
 }

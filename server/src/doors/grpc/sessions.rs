@@ -78,6 +78,7 @@ impl Sessions for SessionsService {
 
     async fn pin(&self, request: Request<wire::PinRequest>) -> Answer<wire::PinReply> {
         let ask = codec::pin::pin(request.get_ref(), &guest_of(&request)?)?;
+        self.engine.may_pin(&ask).await?;
         let (engine, namespace, second) = (Arc::clone(&self.engine), ask.namespace, ask.second);
         let here = blocking(move || engine.pin(&ask)).await?.into_inner();
         let second = match second {

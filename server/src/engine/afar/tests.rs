@@ -90,3 +90,27 @@ fn no_more_pages_are_on_their_way_than_may() {
     assert!(afar.begin(pull("a", &many, 0)));
     assert!(!afar.begin(pull("b", &hashes, 0)) && afar.begin(pull("c", &hashes, 1)));
 }
+
+#[test]
+fn a_pull_of_which_nothing_comes_is_waited_for_by_nobody_until_more_of_it_does() {
+    let (afar, hashes) = (Afar::default(), chain(1, 10));
+    assert!(afar.begin(pull("a", &hashes, 0)));
+    let begun = afar.next().unwrap();
+    let counted = || (afar.coming(&NAMESPACE, &hashes[2..]), afar.pages_of(&NAMESPACE, &session("a")));
+    afar.waited_in_vain(&NAMESPACE, &hashes[2]);
+    assert_eq!(counted(), (8, Some(10)), "it began a moment ago");
+    afar.state.lock().under_way[0].moved -= PULL_STILL_MIN;
+    afar.waited_in_vain(&NAMESPACE, &hashes[2]);
+    assert_eq!(counted(), (0, None));
+    assert!(!afar.is_coming(&NAMESPACE, &hashes[2]));
+    afar.pages_settled(&begun, &[]);
+    assert_eq!(counted(), (0, None), "nothing came");
+    afar.pages_settled(&begun, &hashes[..1]);
+    assert_eq!(counted(), (8, Some(10)), "it goes on");
+    // Another one that has the pages brings them.
+    afar.state.lock().under_way[0].stands_still = true;
+    assert!(afar.begin(pull("b", &hashes[..4], 0)));
+    assert_eq!((afar.coming(&NAMESPACE, &hashes), counted()), (4, (2, None)));
+    afar.ended(&begun);
+    assert_eq!(afar.coming(&NAMESPACE, &hashes), 4);
+}
