@@ -56,14 +56,15 @@ impl PageSpan {
             call.end(asked)?;
         }
         let at = self.find(row, place)?;
-        let (Some(mut spare), Some(page)) = (self.spare.pop(), self.table[at].take()) else {
-            return Ok(false);
-        };
+        // Without a slot the page stays where it is.
+        let Some(mut spare) = self.spare.pop() else { return Ok(false) };
+        let Some(page) = self.table[at].take() else { return Ok(false) };
         if let Access::Write(own) = &mut spare.access {
             own.fill_from(&page.slot().page());
         }
-        self.map(row, place, spare)?;
+        let mapped = self.map(row, place, spare);
         self.release(vec![page]);
+        mapped?;
         self.counts.owned += 1;
         Ok(true)
     }
