@@ -183,6 +183,8 @@ impl PageSpan {
     /// Maps what is at `count` places from `from` on at the places from `to` on instead. Nothing is copied,
     /// nor lost: what was at those places is vacated.
     pub fn shift(&mut self, row: usize, from: usize, to: usize, count: usize) -> Result<()> {
+        self.find_all(row, from, count)?;
+        self.find_all(row, to, count)?;
         let mut taken = Vec::with_capacity(count);
         for place in from..from + count {
             let at = self.find(row, place)?;
@@ -205,6 +207,7 @@ impl PageSpan {
     /// Puts private memory at `count` places. Reserved slots are kept for the next reservation, pages given
     /// back.
     pub fn vacate(&mut self, row: usize, place: usize, count: usize) -> Result<()> {
+        self.find_all(row, place, count)?;
         let mut released: Vec<Mapped> = Vec::new();
         for place in place..place + count {
             let at = self.find(row, place)?;
@@ -293,6 +296,14 @@ impl PageSpan {
             return Err(Error::invalid(text));
         }
         Ok(row * self.places + place)
+    }
+
+    /// Checks that so many places are there, before anything is taken from one of them.
+    fn find_all(&self, row: usize, place: usize, count: usize) -> Result<()> {
+        match count.checked_sub(1) {
+            Some(more) => self.find(row, place.saturating_add(more)).map(drop),
+            None => Ok(()),
+        }
     }
 
     fn pool(&self) -> Option<&Arc<LocalPool>> {
