@@ -189,9 +189,10 @@ impl PageSpan {
         Ok(())
     }
 
-    fn lease_at(&self, row: usize, place: usize) -> Option<u64> {
+    /// Each server process numbers its leases anew: only with the process a number names one.
+    fn lease_at(&self, row: usize, place: usize) -> Option<(u64, u64)> {
         let at = self.find(row, place).ok()?;
-        self.table[at].as_ref().map(|mapped| mapped.lease)
+        self.table[at].as_ref().map(|mapped| (mapped.server.instance, mapped.lease))
     }
 
     /// Zeros behind the last token of a partial page: what an earlier user of the slot left there is nobody's business.
