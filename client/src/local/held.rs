@@ -100,12 +100,15 @@ impl HeldLeases {
         if lease.orphans.is_empty() {
             lease.mapping.clear();
         }
-        if !reply.positions.is_empty() {
+        let of = &lease.of.slots;
+        let released = reply.positions.iter().copied().filter(|position| !of.contains_key(position));
+        let released: Vec<u32> = released.collect();
+        // Of which all is released is under no lease: renewed, it would count as lost.
+        if released.len() < reply.positions.len() {
             lease.now = Some(reply.lease);
             lease.mapping.push(mapping);
         }
-        let of = &lease.of.slots;
-        reply.positions.iter().copied().filter(|position| !of.contains_key(position)).collect()
+        released
     }
 
     /// Slots are not mapped any more (no positions: all of the lease). What the server is to be told of it: the lease there, and
@@ -125,6 +128,9 @@ impl HeldLeases {
             self.leases.remove(&name);
         } else if is_empty {
             lease.now = None;
+        } else if now.is_some() && lease.orphans.is_empty() {
+            // Servers before the one that it is under had leased no more than its orphans.
+            lease.mapping.drain(..lease.mapping.len().saturating_sub(1));
         }
         let told = if is_empty { Vec::new() } else { gone.clone() };
         now.filter(|_| is_empty || !gone.is_empty()).map(|now| (now, told))
@@ -135,3 +141,6 @@ impl HeldLeases {
         self.leases.iter().find(|(_, lease)| lease.now == Some(now)).map(|(name, _)| *name)
     }
 }
+
+#[cfg(test)]
+mod tests;
