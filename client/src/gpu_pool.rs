@@ -109,7 +109,7 @@ impl GpuPagePool {
         async move {
             self.check(hashes, sources)?;
             let after = marked.transpose()?;
-            let (_pins, reserved) = self.reserve(hashes);
+            let (_pins, reserved) = self.reserve(parent, hashes);
             let mut copies = Vec::with_capacity(reserved.len());
             for (number, place) in reserved.iter() {
                 copies.push((sources[number].clone(), self.plan(place, &filled_of(&sources[number]))?));
@@ -286,7 +286,7 @@ impl GpuPagePool {
         hashes: &[BlockHash],
     ) -> Result<ReloadReport> {
         namespace.moved_alone(options.shard, options.shards)?;
-        let (_pins, reserved) = self.reserve(hashes);
+        let (_pins, reserved) = self.reserve(parent, hashes);
         let wanted: Vec<BlockHash> = reserved.iter().map(|(number, _)| hashes[number]).collect();
         let targets = reserved.iter().map(|(_, place)| self.plan(place, &None));
         let targets = targets.collect::<Result<Vec<_>>>()?;
@@ -321,9 +321,9 @@ impl GpuPagePool {
     }
 
     /// Places for the pages that are not here; what they hang on stays while they come.
-    fn reserve(&self, hashes: &[BlockHash]) -> (Pins, Reserved) {
+    fn reserve(&self, parent: Option<&BlockHash>, hashes: &[BlockHash]) -> (Pins, Reserved) {
         let mut index = self.inner.index.lock();
-        let here: Vec<u32> = hashes.iter().filter_map(|hash| index.find(hash)).collect();
+        let here: Vec<u32> = parent.into_iter().chain(hashes).filter_map(|hash| index.find(hash)).collect();
         for place in &here {
             index.touch(*place);
         }
