@@ -84,8 +84,8 @@ impl StagingRoom {
         let steps = steps.next_power_of_two();
         let room = Arc::clone(&self.room).acquire_many_owned(steps as u32);
         let room = deadline.bound(room).await.map_err(|_| crowded())?;
-        let room = room.map_err(|_| Error::unavailable("the client is closing"))?;
-        let memory = match self.take(bytes, reaches) {
+        let mut room = room.map_err(|_| Error::unavailable("the client is closing"))?;
+        let memory = match self.take(bytes, reaches, &mut room) {
             Some(memory) => memory,
             None => {
                 let made = Memory::create(steps * STAGING_BYTES_STEP);
@@ -130,15 +130,19 @@ impl StagingRoom {
         drop(free);
     }
 
-    /// The smallest memory at rest that is large enough, known to most of these domains.
-    fn take(&self, bytes: usize, reaches: &[Reach]) -> Option<Arc<Memory>> {
+    /// The smallest memory at rest that is large enough, known to most of these domains, if there is room for all of it.
+    fn take(&self, bytes: usize, reaches: &[Reach], room: &mut OwnedSemaphorePermit) -> Option<Arc<Memory>> {
         let rest = &mut self.state.lock().rest;
         let fits = rest.iter().enumerate().filter(|(_, memory)| memory.region().len() >= bytes);
         let strangers = |memory: &Memory| {
             reaches.iter().filter(|reach| !matches!(memory.knows(reach), Knows::Key(_))).count()
         };
         let best = fits.min_by_key(|(_, memory)| (memory.region().len(), strangers(memory)));
-        let at = best.map(|(at, _)| at)?;
+        let (at, memory) = best?;
+        let more = (memory.region().len() / STAGING_BYTES_STEP).saturating_sub(room.num_permits());
+        if more > 0 {
+            room.merge(Arc::clone(&self.room).try_acquire_many_owned(more as u32).ok()?);
+        }
         Some(rest.remove(at))
     }
 
