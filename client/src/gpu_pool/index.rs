@@ -216,3 +216,6 @@ impl Index {
         assert_eq!(self.by_hash.len(), self.places.iter().flatten().count());
     }
 }
+
+#[cfg(test)]
+mod tests;

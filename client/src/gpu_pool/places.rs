@@ -106,3 +106,6 @@ fn merged(mut parts: Vec<Range<usize>>) -> Arc<[Range<usize>]> {
     }
     merged.into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,12 +65,16 @@ impl Rig {
     }
 
     async fn put(&self, hashes: &[BlockHash]) -> usize {
+        self.put_behind(None, hashes).await
+    }
+
+    async fn put_behind(&self, parent: Option<&BlockHash>, hashes: &[BlockHash]) -> usize {
         let mut plans = Vec::new();
         for (block, hash) in hashes.iter().enumerate() {
             self.write(&self.block(block), &bytes(hash)).await;
             plans.push(self.block(block));
         }
-        self.pool.put(None, hashes, &plans, None).await.unwrap()
+        self.pool.put(parent, hashes, &plans, None).await.unwrap()
     }
 
     /// Gets pages, and checks that those that came are right and that nothing else was touched.
@@ -235,4 +239,86 @@ async fn a_pool_that_does_not_fit_is_refused_before_anything_moves() {
     assert_eq!(rig.device.memory().unwrap().free_bytes, free);
     let short = rig.pool.put(None, &chain(1, 0, 2), &[rig.block(0)], None).await;
     assert!(short.is_err_and(|error| error.kind == ErrorKind::Invalid));
+}
+
+/// A page that hangs on nothing that is here is found by nobody.
+#[tokio::test]
+async fn what_new_pages_hang_on_does_not_give_way_for_them() {
+    let rig = rig(5);
+    let hashes = chain(1, 0, PLACES + 2);
+    assert_eq!(rig.put(&hashes[..2]).await, 2);
+    let kept = rig.put_behind(Some(&hashes[1]), &hashes[2..]).await;
+    assert_eq!((kept, rig.pool.lookup(&hashes)), (PLACES - 2, PLACES), "as many as fit behind it");
+    assert_eq!(rig.get(&hashes[..PLACES]).await, PLACES);
+    assert_eq!(rig.put_behind(Some(&hashes[PLACES - 1]), &hashes[PLACES..]).await, 0);
+    assert_eq!((rig.pool.lookup(&hashes), rig.pool.stats().pinned), (PLACES, 0));
+    rig.check();
+}
+
+/// Both add to the page as it was before: whichever is told that it did has its bytes, and no one else's.
+#[tokio::test]
+async fn two_that_add_to_one_tail_at_once_never_see_each_others_bytes() {
+    for seed in 10..13 {
+        let rig = rig(seed);
+        let [tail, one, other] = chain(1, 0, 3)[..] else { unreachable!() };
+        rig.write(&rig.block(0), &bytes(&tail)).await;
+        let part = |block: usize, parts: &[Range<usize>]| rig.blocks.page(block * PAGE, PAGE, parts).unwrap();
+        let whole = std::slice::from_ref(&(0..PAGE));
+        for (block, hash) in [tail, one, other].iter().enumerate() {
+            rig.write(&part(block, whole), &bytes(hash)).await;
+        }
+        let head = part(0, std::slice::from_ref(&(0..512)));
+        assert_eq!(rig.pool.put(None, &[tail], &[head], None).await.unwrap(), 1);
+        let rest = |block: usize| rig.blocks.plan(&[(block * PAGE + 512, PAGE - 512)]).unwrap();
+        let (rows, of_one, of_other) = ([(512, PAGE - 512)], rest(1), rest(2));
+        let (first, second) = tokio::join!(
+            rig.pool.append(&tail, one, &rows, &of_one, None),
+            rig.pool.append(&tail, other, &rows, &of_other, None)
+        );
+        let (first, second) = (first.unwrap(), second.unwrap());
+        assert!(first || second, "one of them has its page");
+        for (hash, is_here) in [(one, first), (other, second)] {
+            assert_eq!(rig.pool.lookup(&[hash]) == 1, is_here);
+            let target = part(5, whole);
+            let hit = rig.pool.get(&[hash], &[target.clone()], DeviceOrder::default()).await.unwrap();
+            assert_eq!(hit.finished().await.unwrap(), usize::from(is_here));
+            let mut expected = bytes(&tail)[..512].to_vec();
+            expected.extend(&bytes(&hash)[512..]);
+            assert!(!is_here || rig.read(&target).await == expected, "seed {seed}: {first} {second}");
+        }
+        assert_eq!(rig.pool.stats().pinned, 0);
+        rig.check();
+    }
+}
+
+/// A page of some rows has those, and a target that wants others gets nothing of it.
+#[tokio::test]
+async fn a_page_that_is_filled_in_part_serves_what_it_has() {
+    let rig = rig(6);
+    let hashes = chain(1, 0, 2);
+    let part = |block: usize, parts: &[Range<usize>]| rig.blocks.page(block * PAGE, PAGE, parts).unwrap();
+    rig.write(&part(0, &[0..PAGE]), &bytes(&hashes[0])).await;
+    let held = [256..512, 1024..2048, 2048..2304];
+    assert_eq!(rig.pool.put(None, &hashes[..1], &[part(0, &held)], None).await.unwrap(), 1);
+    let table: [(&[Range<usize>], bool); 7] = [
+        (&held, true),
+        (&[256..512], true),
+        (&[1100..2300], true),
+        (&[255..512], false),
+        (&[256..513], false),
+        (&[512..1024], false),
+        (&[300..400, 2304..2305], false),
+    ];
+    for (wanted, is_here) in table {
+        let target = part(3, wanted);
+        let hit = rig.pool.get(&hashes[..1], &[target], DeviceOrder::default()).await.unwrap();
+        assert_eq!(hit.finished().await.unwrap(), usize::from(is_here), "{wanted:?}");
+    }
+    assert!(rig.pool.view(&hashes[1]).is_none());
+    for pieces in [&[(0, 0)][..], &[(PAGE, 1)], &[(usize::MAX, 2)], &[(0, 8), (PAGE - 7, 8)]] {
+        let rows = rig.blocks.plan(&[(0, 8)]).unwrap();
+        let refused = rig.pool.append(&hashes[0], hashes[1], pieces, &rows, None).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Invalid, "{pieces:?}");
+    }
+    rig.check();
 }
