@@ -16,6 +16,8 @@ mod nics;
 mod open_rail;
 mod pause;
 mod plane;
+#[cfg(test)]
+mod played;
 mod rails;
 mod slots;
 mod staging;

@@ -278,3 +278,6 @@ fn source_towards(peer: &Peer) -> Option<IpAddr> {
     socket.connect(server).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,7 +34,21 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::Pause;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn it_is_short_again_after_what_lasted_longer_than_the_longest_and_only_then() {
+        let (least, most) = (Duration::from_secs(10), Duration::from_secs(60));
+        for (ended_before, length) in [(0, 40), (59, 40), (61, 10), (1_000, 10)] {
+            let mut pause = Pause::within(least, most);
+            pause.begin();
+            pause.begin();
+            pause.until = Instant::now().checked_sub(Duration::from_secs(ended_before));
+            assert!(!pause.goes_on(), "over for {ended_before} s");
+            pause.begin();
+            assert_eq!(pause.length, Duration::from_secs(length), "over for {ended_before} s");
+        }
+    }
 
     #[test]
     fn it_grows_with_each_failure_up_to_a_bound() {

@@ -242,3 +242,6 @@ impl State {
         self.framed.len()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,70 +1,20 @@
 //! Lending memory by domains that know it at once, by one that takes its time, and by one that keeps what is taken back.
 
-use super::super::memory::Reach;
+use super::super::memory::{Knows, Memory, Reach};
+use super::super::played::PlayedNic;
 use super::{Staged, StagingRoom};
 use crate::deadline::Deadline;
 use crate::limits::{
     QUARANTINED_BYTES_MAX, STAGING_BYTES_MAX, STAGING_BYTES_STEP, STAGING_KEPT_BYTES_MAX, STAGING_KEPT_MAX,
 };
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use turnkv_transfer::fabric::framed::FramedDomain;
-use turnkv_transfer::fabric::{
-    Access, Domain, OpenError, Quarantined, RailOffer, RailOffers, RegionKey, RegisterError, TargetMemory,
-};
+use turnkv_transfer::fabric::{Domain, RailOffers};
 
 const FRAMED: u32 = 7;
 const NIC: u32 = 8;
-
-/// A domain over a NIC that takes its time, and may keep what is taken back.
-#[derive(Debug, Default)]
-struct PlayedNic {
-    next: AtomicU64,
-    lent: Mutex<Vec<(u64, TargetMemory)>>,
-    kept: Mutex<Vec<TargetMemory>>,
-    takes_ms: u64,
-    keeps: AtomicBool,
-    refuses: AtomicBool,
-}
-
-impl Domain for PlayedNic {
-    fn register(&self, memory: TargetMemory, _: Access) -> Result<RegionKey, RegisterError> {
-        std::thread::sleep(Duration::from_millis(self.takes_ms));
-        if self.refuses.load(Ordering::Relaxed) {
-            return Err(RegisterError::Failed("locked memory".to_owned()));
-        }
-        let (key, bytes) = (self.next.fetch_add(1, Ordering::Relaxed), memory.bytes());
-        self.lent.lock().push((key, memory));
-        Ok(RegionKey { key, base: 0, bytes })
-    }
-
-    fn deregister(&self, key: RegionKey) -> Result<(), Quarantined> {
-        let mut lent = self.lent.lock();
-        let Some(at) = lent.iter().position(|(known, _)| *known == key.key) else { return Ok(()) };
-        let (_, memory) = lent.swap_remove(at);
-        if self.keeps.load(Ordering::Relaxed) {
-            self.kept.lock().push(memory);
-            return Err(Quarantined);
-        }
-        Ok(())
-    }
-
-    fn registrations(&self) -> usize {
-        self.lent.lock().len()
-    }
-}
-
-impl RailOffers for PlayedNic {
-    fn offer(&self) -> Result<Box<dyn RailOffer>, OpenError> {
-        Err(OpenError::Unavailable("it is played".to_owned()))
-    }
-
-    fn name(&self) -> &str {
-        "played"
-    }
-}
 
 fn framed() -> (Arc<FramedDomain>, Reach) {
     let domain = FramedDomain::new();
@@ -200,4 +150,91 @@ async fn what_a_nic_keeps_takes_up_room_until_its_rails_end() {
     played.kept.lock().clear();
     assert_eq!((room.quarantined_bytes(), room.overfull().len()), (0, 0));
     drop(lend(&room, &reaches, all).await);
+}
+
+/// What was at rest counts with all its bytes, however few of them a call needs.
+#[tokio::test]
+async fn no_more_is_lent_together_than_may_be_whatever_was_at_rest() {
+    let (room, (domain, fast)) = (Arc::new(StagingRoom::default()), framed());
+    let (reaches, large) = ([fast], STAGING_KEPT_BYTES_MAX / 2);
+    let both = [lend(&room, &reaches, large).await, lend(&room, &reaches, large).await];
+    both.into_iter().for_each(Staged::answered);
+    assert_eq!(domain.registrations(), 2);
+    let mut lent = Vec::new();
+    for _ in 0..3 {
+        lent.push(lend(&room, &reaches, 1).await);
+    }
+    let soon = || Deadline::after(Duration::from_millis(5));
+    while let Ok(staged) = room.lend(&reaches, large, soon()).await {
+        lent.push(staged);
+    }
+    while let Ok(staged) = room.lend(&reaches, 1, soon()).await {
+        lent.push(staged);
+        assert!(lent.len() <= STAGING_BYTES_MAX / STAGING_BYTES_STEP, "there is no end of it");
+    }
+    let bytes: u64 = lent.iter().map(|staged| staged.region().bytes).sum();
+    assert_eq!(bytes, STAGING_BYTES_MAX as u64, "as much as may be, and not a byte more");
+    drop(lent);
+    let all = lend(&room, &reaches, STAGING_BYTES_MAX).await;
+    assert_eq!(all.region().bytes, STAGING_BYTES_MAX as u64, "all room came back");
+}
+
+#[tokio::test]
+async fn sizes_are_few_and_a_page_outside_of_what_is_lent_is_refused() {
+    let (room, (_domain, fast)) = (Arc::new(StagingRoom::default()), framed());
+    let reaches = [fast];
+    let step = STAGING_BYTES_STEP;
+    for (bytes, lent) in [(0, step), (1, step), (step, step), (step + 1, 2 * step), (5 * step, 8 * step)] {
+        let room = Arc::new(StagingRoom::default());
+        assert_eq!(lend(&room, &reaches, bytes).await.region().bytes, lent as u64, "for {bytes}");
+    }
+    let staged = lend(&room, &reaches, step).await;
+    assert_eq!(staged.slot(step - 4096, 4096).unwrap().len(), 4096);
+    for (offset, bytes) in [(step - 4096, 4097), (step, 1), (usize::MAX, 2), (0, step + 1)] {
+        assert!(staged.slot(offset, bytes).is_err(), "{bytes} at {offset}");
+    }
+}
+
+/// Memory may be taken back while a NIC is still being told of it: then the NIC must not keep it.
+#[test]
+fn memory_that_is_taken_back_while_it_is_registered_is_known_to_nobody() {
+    let (played, slow) = nic(30, false);
+    let memory = Arc::new(Memory::create(STAGING_BYTES_STEP).unwrap());
+    assert_eq!(memory.knows(&slow), Knows::Nothing);
+    let registering = std::thread::spawn({
+        let (memory, slow) = (Arc::clone(&memory), slow.clone());
+        move || memory.register(&slow)
+    });
+    while memory.knows(&slow) == Knows::Nothing {
+        std::thread::yield_now();
+    }
+    assert_eq!(memory.register(&slow), Knows::NotNow, "it is told once");
+    assert!(memory.take_back_all(), "nothing of it is there yet");
+    assert_eq!(registering.join().unwrap(), Knows::NotNow);
+    assert_eq!((played.registrations(), memory.knows(&slow)), (0, Knows::Nothing));
+    assert!(matches!(memory.register(&slow), Knows::Key(_)), "a later call tells it again");
+    assert!(memory.is_worth_keeping(|number| number == NIC) && !memory.is_worth_keeping(|_| false));
+    drop(memory);
+    assert_eq!(played.registrations(), 0, "dropped memory is taken back");
+}
+
+/// One domain that cannot be sure does not keep the others from letting go.
+#[test]
+fn memory_is_taken_back_from_all_that_know_it_whatever_one_of_them_says() {
+    let ((played, slow), (domain, fast)) = (nic(0, true), framed());
+    let memory = Memory::create(STAGING_BYTES_STEP).unwrap();
+    let mut keys = Vec::new();
+    for reach in [&slow, &fast] {
+        let Knows::Key(key) = memory.register(reach) else { panic!("it is registered at once") };
+        keys.push((reach.number, key));
+    }
+    assert!(!memory.take_back(&keys), "the NIC keeps it");
+    assert_eq!((domain.registrations(), played.kept.lock().len()), (0, 1));
+    assert_eq!((memory.knows(&slow), memory.knows(&fast)), (Knows::Nothing, Knows::Nothing));
+    assert!(memory.take_back(&keys) && memory.take_back_all(), "it is asked once");
+    let gone = FramedDomain::new();
+    let reach = Reach::framed(9, &gone);
+    assert!(matches!(memory.register(&reach), Knows::Key(_)));
+    drop((gone, reach));
+    assert!(memory.take_back_all(), "a domain that is gone touches nothing");
 }
