@@ -14,3 +14,5 @@ mod members;
 mod plans;
 mod shards;
 mod shm;
+mod span;
+mod span_restarts;

@@ -57,7 +57,14 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         return Ok(());
     }
     if verb == Verb::Release && core.script.holds.load(Ordering::SeqCst) {
+        core.release(&wire::ReleaseRequest::decode(body).unwrap());
         return Ok(()); // it has no answer
+    }
+    if verb == Verb::Settled {
+        let settled = wire::SettledRequest::decode(body).unwrap();
+        let instance = core.instance.load(Ordering::SeqCst);
+        core.settled.lock().unwrap().push((instance, settled.mapped));
+        return Ok(());
     }
     if verb == Verb::Renew {
         core.renewals.lock().unwrap().push(Instant::now());
@@ -82,7 +89,8 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
             // An own number for each process of the fake: a client of an old one is not known.
             let client = if ask.client == instance * 1000 { ask.client } else { instance * 1000 };
             let version = "fake".to_owned();
-            Ok(wire::HelloReply { client, version, instance, memory: 0 }.encode_to_vec())
+            let memory = core.script.held.memory.load(Ordering::SeqCst);
+            Ok(wire::HelloReply { client, version, instance, memory }.encode_to_vec())
         }
         Verb::AttachSlab => {
             let slab_bytes = core.region.len() as u64;
@@ -109,11 +117,20 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
                 Err(error) => Err(error),
             }
         }
-        Verb::Reserve | Verb::CommitReserved | Verb::Renew | Verb::Release => held(core, verb, body),
-        // As a local socket says of what is for a network, and a server of what it does not know.
-        Verb::OpenRail | Verb::RemoteOffload | Verb::RemoteReload | Verb::TakeOver => {
-            Err(turnkv_proto::Error::invalid("there is no such verb here"))
+        Verb::Reserve | Verb::CommitReserved | Verb::Renew | Verb::TakeOver
+            if core.script.holds.load(Ordering::SeqCst) =>
+        {
+            core.of_held(verb, body)
         }
+        // As a local socket says of what is for a network, and a server of what it does not know.
+        Verb::Reserve
+        | Verb::CommitReserved
+        | Verb::Renew
+        | Verb::Release
+        | Verb::OpenRail
+        | Verb::RemoteOffload
+        | Verb::RemoteReload
+        | Verb::TakeOver => Err(turnkv_proto::Error::invalid("there is no such verb here")),
         Verb::AbortOffload | Verb::EndReload | Verb::Settled | Verb::Unspecified => unreachable!(),
     };
     let verb =
@@ -121,22 +138,6 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
     match reply {
         Ok(body) => socket.send(verb, 0, &body, &[]),
         Err(error) => socket.send(verb, FLAG_FAILURE, &error.to_failure().encode_to_vec(), &[]),
-    }
-}
-
-/// The verbs of mapped slots: refused as by a server of before them, unless the script says otherwise.
-fn held(core: &Core, verb: Verb, body: &[u8]) -> Result<Vec<u8>, turnkv_proto::Error> {
-    let lease_ms = core.lease_ms();
-    match verb {
-        Verb::Reserve if core.script.holds.load(Ordering::SeqCst) => {
-            let ask = wire::ReserveRequest::decode(body).unwrap();
-            let slots = (0..ask.pages as usize).map(|slot| core.slot_ref(slot)).collect();
-            Ok(wire::ReserveReply { lease: 1, lease_ms, slots, ..Default::default() }.encode_to_vec())
-        }
-        Verb::Renew if core.script.holds.load(Ordering::SeqCst) => {
-            Ok(wire::RenewReply { lease_ms, ..Default::default() }.encode_to_vec())
-        }
-        _ => Err(turnkv_proto::Error::invalid("there is no such verb here")),
     }
 }
 
@@ -171,7 +172,7 @@ fn end(core: &Core, verb: Verb, body: &[u8]) {
         let ask = wire::EndReloadRequest::decode(body).unwrap();
         assert_eq!(ask.client, core.instance.load(Ordering::SeqCst) * 1000);
         pool.corrupt.extend(ask.corrupt);
-        if pool.reads.remove(&ask.lease) {
+        if pool.reads.remove(&ask.lease).is_some() {
             pool.ended += 1;
         }
     }

@@ -4,8 +4,10 @@
 
 mod cluster;
 mod grpc;
+mod held;
 mod local;
 
+pub use held::some_memory;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -67,8 +69,14 @@ pub struct Script {
     pub home: Mutex<Option<String>>,
     /// Tells so late who the members are, in microseconds.
     pub tells_late_us: AtomicU64,
-    /// Reserves slots, and has leases of them renewed; else it is a server of before these verbs.
+    /// Has leases of mapped slots; else it is a server of before these verbs.
     pub holds: AtomicBool,
+    /// What it does wrong with them.
+    pub held: held::HeldScript,
+    /// Tells of these members, as long as somebody listens, by what they are and where; empty: it is in no cluster.
+    pub members: Mutex<Vec<(wire::MemberState, String)>>,
+    /// Says that a session is at home there, to whoever looks for one.
+    pub found: Mutex<Option<String>>,
 }
 
 pub struct Core {
@@ -90,6 +98,8 @@ pub struct Core {
     pub watches: AtomicU32,
     /// When renewals came.
     pub renewals: Mutex<Vec<Instant>>,
+    /// What was settled, by the process that was told, and whether that was of what is mapped too.
+    pub settled: Mutex<Vec<(u64, bool)>>,
     sockets: Mutex<Vec<std::sync::Weak<LocalSocket>>>,
 }
 
@@ -99,7 +109,9 @@ pub struct Pool {
     /// Hash to slot and checksum; a shard has a hash of its own, see [`shards_of`].
     pub pages: HashMap<BlockHash, (usize, u64)>,
     pub writes: HashMap<u64, Write>,
-    pub reads: HashSet<u64>,
+    /// Leases, each with the slots of its pages.
+    pub reads: HashMap<u64, Vec<usize>>,
+    pub held: HashMap<u64, held::SlotsHeld>,
     pub corrupt: Vec<u32>,
     pub aborted: u32,
     pub committed: u32,
@@ -143,6 +155,7 @@ impl Fake {
             turns_begun: AtomicU32::new(0),
             watches: AtomicU32::new(0),
             renewals: Mutex::default(),
+            settled: Mutex::default(),
             sockets: Mutex::default(),
         };
         let mut fake = Fake { dir: dir.to_path_buf(), temporary: None, core: Arc::new(core), running: None };
@@ -349,7 +362,9 @@ impl Core {
         }
         if lease && reply.pages.iter().any(|page| page.miss == 0) {
             reply.lease = pool.lease();
-            pool.reads.insert(reply.lease);
+            let slots = hashes.iter().map_while(|hash| pool.pages.get(hash)).map(|(slot, _)| *slot);
+            let slots = slots.take(covered).collect();
+            pool.reads.insert(reply.lease, slots);
         }
         reply
     }
@@ -383,6 +398,11 @@ impl Core {
 }
 
 impl Pool {
+    /// The number of the lease that was given last.
+    pub fn last_lease(&self) -> u64 {
+        self.next_lease
+    }
+
     fn lease(&mut self) -> u64 {
         self.next_lease += 1;
         self.next_lease
@@ -393,6 +413,7 @@ impl Pool {
             .pages
             .values()
             .map(|(slot, _)| *slot)
+            .chain(self.held.values().flat_map(|held| held.slots.values().copied()))
             .chain(
                 self.writes.values().flat_map(|write| &write.granted).chain(granted).map(|(.., slot)| *slot),
             )
