@@ -290,3 +290,6 @@ impl Drop for Call<'_> {
         self.tell(Outcome::Unknown);
     }
 }
+
+#[cfg(test)]
+mod tests;

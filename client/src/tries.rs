@@ -91,3 +91,6 @@ impl Tries {
         &self.at.members
     }
 }
+
+#[cfg(test)]
+mod tests;

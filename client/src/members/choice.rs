@@ -164,3 +164,6 @@ impl Drop for Members {
 pub(crate) fn is_among(link: &Arc<Link>, some: &[Arc<Link>]) -> bool {
     some.iter().any(|other| Arc::ptr_eq(link, other))
 }
+
+#[cfg(test)]
+mod tests;
