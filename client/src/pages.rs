@@ -168,3 +168,6 @@ impl Arriving {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,8 @@ use turnkv_proto::{BlockHash, SessionId, Shards, pack_hashes};
 pub(crate) mod device;
 pub(crate) mod framed;
 pub(crate) mod shm;
+#[cfg(test)]
+mod tests;
 
 /// How to reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

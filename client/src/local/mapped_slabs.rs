@@ -70,3 +70,6 @@ fn prefault(region: &Weak<Region>) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,3 +86,101 @@ fn windows_hold_at_least_a_page() {
     assert_eq!(window_pages(3 << 20, eight), 2, "21 shards fit");
     assert_eq!(window_pages(1, eight), WINDOW_PAGES_MAX / 8, "a lease's slots");
 }
+
+fn window(pages: usize) -> (OffloadWindow, Vec<BlockHash>) {
+    let hashes: Vec<BlockHash> = (0..pages as u32).map(|at| BlockHash::chain(None, &[at])).collect();
+    let begin = wire::BeginOffloadRequest {
+        hashes: pack_hashes(&hashes).into(),
+        parent: vec![9; 32].into(),
+        tail_tokens: 3,
+        session: "session".to_owned(),
+        durable: true,
+        ..Default::default()
+    };
+    let deadline = Deadline::after(Duration::from_secs(1));
+    (OffloadWindow { begin, pages, moved: ONE, durable: true, deadline }, hashes)
+}
+
+#[test]
+fn parts_of_a_window_hang_on_one_another_and_only_the_last_has_the_tail() {
+    let (window, hashes) = window(5);
+    for start in 0..5 {
+        for end in start + 1..=5 {
+            let part = window.part(start..end);
+            assert_eq!((part.pages, part.moved, part.durable), (end - start, ONE, true));
+            assert_eq!(turnkv_proto::unpack_hashes(&part.begin.hashes).unwrap(), hashes[start..end]);
+            let parent = if start == 0 { vec![9; 32] } else { hashes[start - 1].0.to_vec() };
+            assert_eq!(part.begin.parent, parent, "{start}..{end}");
+            assert_eq!(part.begin.tail_tokens, if end == 5 { 3 } else { 0 }, "{start}..{end}");
+            assert_eq!(part.begin.session, "session");
+        }
+    }
+}
+
+#[test]
+fn a_tail_has_fewer_tokens_than_a_page_and_an_error_becomes_the_reason_of_the_rest() {
+    let options = |tail_tokens| OffloadOptions { tail_tokens, ..OffloadOptions::default() };
+    for (tail_tokens, is_right) in [(0, true), (1, true), (15, true), (16, false), (17, false)] {
+        assert_eq!(options(tail_tokens).check(16).is_ok(), is_right, "{tail_tokens} of 16");
+    }
+    assert!(options(1).check(1).is_err(), "a page of one token has no part");
+    let table = [
+        (ErrorKind::Deadline, Decline::Deadline),
+        (ErrorKind::LeaseExpired, Decline::LeaseExpired),
+        (ErrorKind::Draining, Decline::Draining),
+        (ErrorKind::Busy { retry_after_ms: 0 }, Decline::LeaseLimit),
+        (ErrorKind::Unavailable, Decline::Unavailable),
+        (ErrorKind::Internal, Decline::Unavailable),
+    ];
+    for (kind, decline) in table {
+        let report = OffloadReport { stored: 1, durable: true, ..OffloadReport::default() };
+        let ended = report.clone().conclude(2, Err(Error::new(kind, "it ended"))).unwrap();
+        assert_eq!((ended.declined, ended.first_decline), (1, Some(decline)), "{kind:?}");
+        let all = report.conclude(1, Err(Error::new(kind, "it ended"))).unwrap();
+        assert_eq!((all.declined, all.first_decline), (0, None), "{kind:?}: nothing is left to decline");
+    }
+}
+
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a pool says of each position: there, granted, or declined.
+    fn outcomes() -> impl Strategy<Value = Vec<OffloadOutcome>> {
+        let outcome = prop_oneof![
+            4 => Just(OffloadOutcome::Present),
+            6 => Just(OffloadOutcome::Granted),
+            1 => Just(OffloadOutcome::NoSpace),
+        ];
+        prop::collection::vec(outcome, 12)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_the_leading_pages_that_are_whole_whatever_was_torn(
+            outcomes in outcomes(), count in 1..5u32, torn in any::<u16>()
+        ) {
+            let moved = Shards::new(0, count).unwrap();
+            let (count, pages) = (count as usize, 12 / count as usize);
+            let outcomes = &outcomes[..pages * count];
+            let granted = Granted::read(&reply(outcomes), pages, moved).unwrap();
+            let run = outcomes.chunks(count);
+            let run = run.take_while(|page| !page.contains(&OffloadOutcome::NoSpace)).count();
+            let is_filled = |at: &usize| *at < run * count && outcomes[*at] == OffloadOutcome::Granted;
+            let fill: Vec<u32> = (0..outcomes.len()).filter(is_filled).map(|at| at as u32).collect();
+            prop_assert_eq!(&granted.fill, &fill);
+            let declined = (run < pages).then_some(Decline::NoSpace);
+            prop_assert_eq!(granted.decline, declined);
+            let dropped: Vec<u32> = fill.iter().copied().filter(|at| torn & (1 << at) != 0).collect();
+            let whole = dropped.first().map_or(run, |at| *at as usize / count);
+            let stored = (0..whole).filter(|page| {
+                outcomes[page * count..(page + 1) * count].contains(&OffloadOutcome::Granted)
+            }).count();
+            let commit = wire::CommitOffloadReply { dropped: dropped.clone(), ..Default::default() };
+            let done = granted.committed(&commit, 5).unwrap();
+            prop_assert_eq!((done.stored, done.present), (stored, whole - stored));
+            let decline = if dropped.is_empty() { declined } else { Some(Decline::NoParent) };
+            prop_assert_eq!(done.decline, decline, "the page behind these");
+        }
+    }
+}
