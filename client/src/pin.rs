@@ -72,6 +72,9 @@ impl Namespace {
 
     /// Protects the leading `pages` pages of a session (`None`: all of them).
     pub async fn pin_session(&self, session: &str, pages: Option<usize>, how: PinFor) -> Result<Pinned> {
+        if pages == Some(0) {
+            return Err(Error::invalid("a pin of no page protects nothing"));
+        }
         let (session_name, pages) = (named(session)?, count(pages.unwrap_or(0))?);
         let request = wire::PinRequest { session: session_name, pages, ..Default::default() };
         self.pin_request(Some(session), request, how).await
