@@ -4,11 +4,13 @@
 
 mod busy;
 mod cancel;
+mod crowded;
 mod embedded;
 mod fake;
 mod faults;
 mod held;
 mod inline;
+mod lies;
 mod lost;
 mod members;
 mod plans;

@@ -19,7 +19,7 @@ pub(super) struct ClusterVerbs(pub(super) Arc<Core>);
 
 impl Core {
     fn told_members(&self) -> Result<Telling, Status> {
-        let members = self.script.members.lock().unwrap();
+        let members = self.script.member.told.lock().unwrap();
         if members.is_empty() {
             return Err(Status::unimplemented("it is in no cluster"));
         }
@@ -46,7 +46,7 @@ macro_rules! untold {
             }
 
             async fn find(&self, _: Request<wire::FindRequest>) -> Told<wire::FindReply> {
-                let endpoint = self.0.script.found.lock().unwrap().clone();
+                let endpoint = self.0.script.member.found.lock().unwrap().clone();
                 let endpoint = endpoint.ok_or_else(|| Status::unimplemented("it is in no cluster"))?;
                 let at = Some(wire::Member { endpoint, ..Default::default() });
                 Ok(Response::new(wire::FindReply { at, ..Default::default() }))

@@ -1,7 +1,7 @@
 //! The fake's gRPC socket. Owns: the inline verbs and opening namespaces. Must not know: frames.
 
 use super::cluster::ClusterVerbs;
-use super::{Core, PAGE_BYTES, remove_stale, shards_of};
+use super::{Core, PAGE_BYTES, lies, remove_stale, shards_of};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,6 +55,29 @@ fn router(core: &Arc<Core>) -> tonic::transport::server::Router {
         .add_service(ClusterServer::new(ClusterVerbs(Arc::clone(core))))
 }
 
+/// What a reload answers, piece by piece.
+fn pieces(core: &Core, plan: wire::BeginReloadReply) -> Vec<wire::ReloadReply> {
+    let mut pieces = Vec::new();
+    for page in plan.pages {
+        let Some(slot) = page.slot else {
+            pieces.push(wire::ReloadReply { index: page.index, miss: page.miss, ..Default::default() });
+            break;
+        };
+        let bytes = core.slot(slot.offset as usize / PAGE_BYTES).page().to_vec();
+        for (number, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+            pieces.push(wire::ReloadReply {
+                index: page.index,
+                offset: (number * PIECE_BYTES) as u64,
+                payload: piece.to_vec().into(),
+                checksum: if number == 0 { page.checksum } else { 0 },
+                tier: page.tier,
+                miss: 0,
+            });
+        }
+    }
+    pieces
+}
+
 struct Service(Arc<Core>);
 
 impl Service {
@@ -81,11 +104,13 @@ impl Pool for Service {
         let spec = CheckedSpec::try_from(&spec).map_err(Error::from)?;
         self.0.opens.fetch_add(1, Ordering::SeqCst);
         self.0.pool.lock().unwrap().namespaces.insert(spec.id().0.to_vec());
-        Ok(Response::new(wire::OpenNamespaceReply {
+        let mut reply = wire::OpenNamespaceReply {
             namespace: spec.id().0.to_vec().into(),
             shard_bytes: spec.shard_bytes(),
             page_tokens: spec.page_tokens(),
-        }))
+        };
+        lies::tell(&self.0.script.lies.namespace, &mut reply);
+        Ok(Response::new(reply))
     }
 
     async fn lookup(
@@ -148,26 +173,12 @@ impl Pool for Service {
         let ask = request.get_ref();
         let plan = core.begin_reload(&shards_of(&ask.hashes, ask.shard, ask.shards), false);
         let (replies, outgoing) = mpsc::channel(4);
+        let mut pieces = pieces(&core, plan);
+        lies::tell(&core.script.lies.pieces, &mut pieces);
         tokio::spawn(async move {
-            for page in plan.pages {
-                let Some(slot) = page.slot else {
-                    let miss = wire::ReloadReply { index: page.index, miss: page.miss, ..Default::default() };
-                    let _sent = replies.send(Ok(miss)).await;
+            for piece in pieces {
+                if replies.send(Ok(piece)).await.is_err() {
                     return;
-                };
-                let bytes = core.slot(slot.offset as usize / PAGE_BYTES).page().to_vec();
-                for (number, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
-                    let piece = wire::ReloadReply {
-                        index: page.index,
-                        offset: (number * PIECE_BYTES) as u64,
-                        payload: piece.to_vec().into(),
-                        checksum: if number == 0 { page.checksum } else { 0 },
-                        tier: page.tier,
-                        miss: 0,
-                    };
-                    if replies.send(Ok(piece)).await.is_err() {
-                        return;
-                    }
                 }
             }
         });
@@ -225,7 +236,7 @@ impl Sessions for Service {
             return Ok(Response::new(wire::BeginTurnReply { home, ..Default::default() }));
         }
         self.0.turns_begun.fetch_add(1, Ordering::SeqCst);
-        Ok(Response::new(wire::BeginTurnReply {
+        let mut reply = wire::BeginTurnReply {
             turn: 1,
             pages: 5,
             dram: 4,
@@ -233,7 +244,9 @@ impl Sessions for Service {
             tail: vec![9; 32].into(),
             archived: 0,
             ..Default::default()
-        }))
+        };
+        lies::tell(&self.0.script.lies.begin_turn, &mut reply);
+        Ok(Response::new(reply))
     }
 
     async fn end_turn(
@@ -241,6 +254,10 @@ impl Sessions for Service {
         request: Request<wire::EndTurnRequest>,
     ) -> Result<Response<wire::EndTurnReply>, Status> {
         let ask = request.get_ref();
+        self.0.script.member.ends.fetch_add(1, Ordering::SeqCst);
+        if self.0.script.member.knows_none.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::SessionUnknown, "no such session").into());
+        }
         Ok(Response::new(wire::EndTurnReply {
             pages: ask.keep + ask.hashes.len() as u32 / 32,
             archiving: ask.archive,

@@ -1,6 +1,6 @@
 //! The fake's local socket. Owns: frames in and out. Must not know: what leases mean.
 
-use super::{Core, remove_stale, shards_of};
+use super::{Core, lies, remove_stale, shards_of};
 use prost::Message;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -113,7 +113,11 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
                 Ok(()) if core.script.page_frames.load(Ordering::SeqCst) => {
                     return frames(core, socket, &ask);
                 }
-                Ok(()) => Ok(core.begin_reload(&asked(&ask), true).encode_to_vec()),
+                Ok(()) => {
+                    let mut reply = core.begin_reload(&asked(&ask), true);
+                    lies::tell(&core.script.lies.begin_reload, &mut reply);
+                    Ok(reply.encode_to_vec())
+                }
                 Err(error) => Err(error),
             }
         }

@@ -5,6 +5,7 @@
 mod cluster;
 mod grpc;
 mod held;
+mod lies;
 mod local;
 
 pub use held::some_memory;
@@ -73,10 +74,10 @@ pub struct Script {
     pub holds: AtomicBool,
     /// What it does wrong with them.
     pub held: held::HeldScript,
-    /// Tells of these members, as long as somebody listens, by what they are and where; empty: it is in no cluster.
-    pub members: Mutex<Vec<(wire::MemberState, String)>>,
-    /// Says that a session is at home there, to whoever looks for one.
-    pub found: Mutex<Option<String>>,
+    /// What it does as a member of a cluster.
+    pub member: lies::MemberScript,
+    /// What it answers instead.
+    pub lies: lies::Lies,
 }
 
 pub struct Core {
@@ -311,6 +312,7 @@ impl Core {
             reply.lease = pool.lease();
             pool.writes.insert(reply.lease, Write { granted });
         }
+        lies::tell(&self.script.lies.begin_offload, &mut reply);
         reply
     }
 
@@ -327,7 +329,9 @@ impl Core {
             pool.pages.insert(hash, (slot, *checksum));
         }
         pool.committed += 1;
-        Ok(wire::CommitOffloadReply { durable: ask.durable, ..Default::default() })
+        let mut reply = wire::CommitOffloadReply { durable: ask.durable, ..Default::default() };
+        lies::tell(&self.script.lies.commit, &mut reply);
+        Ok(reply)
     }
 
     /// The pages of a reload, and its lease.
@@ -375,7 +379,10 @@ impl Core {
         let pool = self.pool.lock().unwrap();
         let hashes = turnkv_proto::unpack_hashes(&ask.hashes).unwrap();
         let present = hashes.iter().take_while(|hash| pool.pages.contains_key(hash)).count() as u32;
-        Ok(wire::LookupReply { present, dram: present, wants_posts: false })
+        self.script.member.posts.fetch_add(ask.only_posts.into(), Ordering::SeqCst);
+        let mut reply = wire::LookupReply { present, dram: present, wants_posts: false };
+        lies::tell(&self.script.lies.lookup, &mut reply);
+        Ok(reply)
     }
 
     /// Whether the script refuses a call that would lease something.
