@@ -291,26 +291,4 @@ fn in_range(what: &'static str, got: u64, min: u64, max: u64) -> Result<(), Conf
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{ClientConfig, ConfigError, FabricChoice, FabricConfig};
-
-    #[test]
-    fn what_the_environment_says_of_fabrics_is_checked_like_a_setting() {
-        let said = |fabric: &str, nics: &str| {
-            ClientConfig::default().checked_fabric(|name| match name {
-                "TURNKV_FABRIC" => Some(fabric.to_owned()),
-                "TURNKV_NICS" => Some(nics.to_owned()),
-                _ => None,
-            })
-        };
-        let fabric = said("verbs", " mlx5_0, ,mlx5_1:2").unwrap();
-        assert_eq!(fabric.choice, FabricChoice::Verbs);
-        assert_eq!(fabric.nics, ["mlx5_0", "mlx5_1:2"]);
-        assert!(matches!(said("rdma", ""), Err(ConfigError::UnknownFabric(_))));
-        let many = said("", &["nic"; 9].join(","));
-        assert!(matches!(many, Err(ConfigError::OutOfRange { got: 9, max: 8, .. })), "{many:?}");
-        let own = FabricConfig { nics: vec!["own".to_owned()], ..FabricConfig::default() };
-        let config = ClientConfig { fabric: own, ..ClientConfig::default() };
-        assert_eq!(config.checked_fabric(|_| Some(String::new())).unwrap().nics, ["own"]);
-    }
-}
+mod tests;

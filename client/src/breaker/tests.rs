@@ -79,3 +79,76 @@ fn a_clock_that_does_not_move_is_harmless() {
     let mut breaker = opened(start + COOLDOWN);
     assert_eq!(breaker.admit(start), Err(COOLDOWN));
 }
+
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What happens next: time goes by, a call begins, or one that is under way ends.
+    #[derive(Debug, Clone)]
+    enum Event {
+        Wait(u64),
+        Begin,
+        End(usize, u8),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = prop_oneof![
+            (0..1500u64).prop_map(Event::Wait),
+            Just(Event::Begin),
+            (0..6usize, 0..3u8).prop_map(|(which, how)| Event::End(which, how)),
+        ];
+        prop::collection::vec(event, 0..80)
+    }
+
+    proptest! {
+        /// Calls overlap, end late and in any order.
+        #[test]
+        fn whatever_calls_do_a_sick_pool_gets_one_at_a_time_and_a_well_one_is_found_again(
+            events in events(), failures in 1..4u32
+        ) {
+            let mut now = Instant::now();
+            let mut breaker = Breaker::new(failures, COOLDOWN);
+            let (mut running, mut opened) = (Vec::new(), None);
+            for event in events {
+                match event {
+                    Event::Wait(ms) => now += Duration::from_millis(ms),
+                    Event::Begin => match breaker.admit(now) {
+                        Ok(pass) => {
+                            let probes = running.iter().filter(|pass| **pass == Pass::Probe).count();
+                            prop_assert!(opened.is_none() || (pass == Pass::Probe && probes == 0));
+                            let is_early = opened.is_some_and(|since| now < since + COOLDOWN);
+                            prop_assert!(!is_early, "it was let through before its time");
+                            running.push(pass);
+                        }
+                        Err(left) => {
+                            prop_assert!(opened.is_some() && left <= COOLDOWN, "nothing was wrong");
+                        }
+                    },
+                    Event::End(which, how) if which < running.len() => {
+                        let outcome = [Outcome::Healthy, Outcome::Sick, Outcome::Unknown][how as usize];
+                        let pass = running.remove(which);
+                        let before = breaker.state();
+                        breaker.end(pass, outcome, now);
+                        let is_open = breaker.state() != BreakerState::Closed;
+                        let is_anew = outcome == Outcome::Sick && (pass == Pass::Probe || opened.is_none());
+                        if is_open && is_anew {
+                            opened = Some(now);
+                        } else if !is_open {
+                            prop_assert!(before == BreakerState::Closed || pass == Pass::Probe);
+                            opened = None;
+                        }
+                    }
+                    Event::End(..) => {}
+                }
+            }
+            for pass in running {
+                breaker.end(pass, Outcome::Unknown, now);
+            }
+            let last = breaker.admit(now + COOLDOWN);
+            prop_assert!(last.is_ok(), "nobody is under way, and none is let through");
+            breaker.end(last.unwrap(), Outcome::Healthy, now + COOLDOWN);
+            prop_assert_eq!((breaker.state(), breaker.is_healthy()), (BreakerState::Closed, true));
+        }
+    }
+}
