@@ -24,6 +24,8 @@ mod hold;
 mod lent;
 mod mapped_slabs;
 mod place;
+#[cfg(test)]
+pub(crate) mod played;
 mod pool;
 mod read_grant;
 mod talk;

@@ -129,14 +129,15 @@ fn what_is_said_of_a_fabric_comes_before_what_the_environment_says() {
     }
 }
 
+/// Few, so that members are named twice.
 fn hosts() -> impl Strategy<Value = String> {
-    prop_oneof!["[a-z0-9]{1,8}(\\.[a-z]{1,4}){0,2}", Just("[::1]".to_owned()), Just("[fe80::2]".to_owned())]
+    prop::sample::select(vec!["a", "b.c", "10.0.0.1", "[::1]", "[fe80::2]"]).prop_map(str::to_owned)
 }
 
 proptest! {
     #[test]
     fn a_list_is_read_in_its_order_each_member_once_whatever_spaces_are_in_it(
-        members in prop::collection::vec((hosts(), 1..=u16::MAX, 0..3usize), 2..24), is_tls in any::<bool>()
+        members in prop::collection::vec((hosts(), 1..6u16, 0..3usize), 2..30), is_tls in any::<bool>()
     ) {
         let scheme = if is_tls { "tls" } else { "tcp" };
         let written = members.iter().map(|(host, port, spaces)| {

@@ -141,3 +141,6 @@ fn fabric(engine: Engine) -> Fabric {
         Engine::Verbs => Fabric::Verbs,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -352,3 +352,6 @@ fn crowded() -> Error {
     let text = format!("all {CONNECTIONS_MAX} connections for frames were in use until the deadline");
     Error::new(ErrorKind::Busy { retry_after_ms: 0 }, text)
 }
+
+#[cfg(test)]
+mod tests;

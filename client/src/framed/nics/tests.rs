@@ -9,8 +9,12 @@ use std::time::Duration;
 impl Nics {
     /// A played NIC is open at this place.
     pub(in crate::framed) fn play(&self, at: usize) -> Arc<Nic> {
+        self.play_as(at, PlayedNic::default())
+    }
+
+    pub(in crate::framed) fn play_as(&self, at: usize, nic: PlayedNic) -> Arc<Nic> {
         self.places.lock()[at].state = PlaceState::Opening;
-        self.note_opened(at, Ok(Arc::new(PlayedNic::default())));
+        self.note_opened(at, Ok(Arc::new(nic)));
         match &self.places.lock()[at].state {
             PlaceState::Open(nic) => Arc::clone(nic),
             _ => panic!("it is open"),

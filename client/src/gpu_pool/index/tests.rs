@@ -175,6 +175,8 @@ proptest! {
                 prop_assert!(place.is_some(), "a page is gone: {:?}", page);
                 let parent = page.parent.filter(|parent| list.find(parent).is_some());
                 prop_assert_eq!(index.parent(place.unwrap()), parent);
+                let used = index.places[place.unwrap() as usize].as_ref().map(|entry| entry.used);
+                prop_assert_eq!(used, Some(page.used), "what decides who gives way: {:?}", page);
             }
         }
     }

@@ -258,3 +258,17 @@ fn a_lease_of_which_only_orphans_are_left_is_under_none_of_the_servers() {
     assert_eq!(books.books.leases[&name].now, None);
     assert!(!books.books.is_active(), "there is nothing to renew");
 }
+
+/// What they were mapped from before is no matter then: what is left is under a lease of the server that answers now.
+#[test]
+fn once_the_orphans_are_given_up_a_server_can_be_told_that_nothing_else_is_mapped() {
+    let mut books = Books::new();
+    let name = books.hold(3);
+    books.move_on(true);
+    let (_, asked) = books.books.left().remove(0);
+    books.take(name, &asked, &[1], &[]);
+    assert!(!books.account.has_all_mapped(), "the orphan is mapped since the server before");
+    books.give_up(name, &[1]);
+    books.check();
+    assert!(books.account.has_all_mapped() && books.books.leases[&name].now.is_some());
+}
