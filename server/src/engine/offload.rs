@@ -163,29 +163,36 @@ impl Engine {
     ) -> Result<OffloadBegun, Error> {
         let offer = self.offer(client, ask)?;
         let mut begun = self.try_offload(&offer)?;
+        if self.meets_pull(&offer, &begun) {
+            begun = self.offload_before_pull(&offer, begun).await?;
+        }
+        if begun.is_starved() && ask.wait_ms > 0 {
+            drop(begun);
+            begun = self.offload_when_freed(&offer).await?;
+        }
+        // Whatever was waited for: others may have stored all of it meanwhile.
         if ask.durable && begun.outcomes.are_present() {
             // No wait holds a list of outcomes: where many shards of each page are moved it is longer than the request.
             begun.outcomes = Outcomes::AllPresent(begun.outcomes.len());
             begun.durable = Some(self.make_present_durable(&offer).await);
         }
-        if self.meets_pull(&offer, &begun) {
-            begun = self.offload_before_pull(&offer, begun).await?;
-        }
-        if !begun.is_starved() || ask.wait_ms == 0 {
-            return Ok(self.counted(&offer, begun));
-        }
-        let deadline = self.clock.now() + Duration::from_millis(ask.wait_ms.min(WAIT_MS_MAX).into());
+        Ok(self.counted(&offer, begun))
+    }
+
+    /// Asks again whenever slots have become free, as long as the caller would wait.
+    async fn offload_when_freed(&self, offer: &Offer<'_>) -> Result<OffloadBegun, Error> {
+        let deadline = self.clock.now() + Duration::from_millis(offer.ask.wait_ms.min(WAIT_MS_MAX).into());
         loop {
             // Armed before the second look, so that a slot freed in between is not missed.
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
-            begun = self.try_offload(&offer)?;
+            let begun = self.try_offload(offer)?;
             if !begun.is_starved() {
-                return Ok(self.counted(&offer, begun));
+                return Ok(begun);
             }
             drop(begun);
             if !self.slots_freed(freed, deadline).await {
-                return Ok(self.counted(&offer, self.try_offload(&offer)?));
+                return self.try_offload(offer);
             }
         }
     }
