@@ -45,6 +45,8 @@ pub(crate) struct ArchivedIndex {
     /// For each page one session that has it, and its place there.
     by_page: PageMap,
     pages: usize,
+    /// Pages may not be found that a session has: one left that had them, too.
+    has_gaps: bool,
     /// Counts changes.
     version: u64,
 }
@@ -79,18 +81,29 @@ impl ArchivedIndex {
         self.by_snapshot.len() < ARCHIVED_SESSIONS_MAX && self.pages + pages <= ARCHIVED_PAGES_MAX
     }
 
+    /// Whether pages that some session has may not be found until [`ArchivedIndex::take_pages`].
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.has_gaps
+    }
+
     /// Adds a session, in place of an older snapshot of it. False: there is no room, or what is known of it is as new.
     pub(crate) fn put(&mut self, session: ArchivedSession) -> bool {
         let name = (session.namespace, session.session.clone());
+        let had_gaps = self.has_gaps;
+        let mut has_all = false;
         if let Some(older) = self.by_name.get(&name).and_then(|at| self.table[*at as usize].as_ref()) {
-            let older = older.snapshot;
-            if older >= session.snapshot {
+            let snapshot = older.snapshot;
+            if snapshot >= session.snapshot {
                 return false;
             }
-            self.forget(older);
+            has_all = session.pages.starts_with(&older.pages);
+            self.forget(snapshot);
         }
         if !self.has_room(session.pages.len()) {
             return false;
+        }
+        if has_all {
+            self.has_gaps = had_gaps;
         }
         let at = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
@@ -105,12 +118,13 @@ impl ArchivedIndex {
         true
     }
 
-    /// Forgets a snapshot. Pages that others have as well may not be found until [`ArchivedIndex::take_pages`]. Whether it was known.
+    /// Forgets a snapshot, which may leave gaps. Whether it was known.
     pub(crate) fn forget(&mut self, snapshot: SnapshotName) -> bool {
         let Some(at) = self.by_snapshot.remove(&snapshot) else { return false };
         let Some(session) = self.table[at as usize].take() else { return false };
         self.free.push(at);
         self.version += 1;
+        self.has_gaps |= !session.pages.is_empty();
         self.pages -= session.pages.len();
         for mark in &session.pages {
             let key = key_of(&session.namespace, *mark);
@@ -140,7 +154,7 @@ impl ArchivedIndex {
     pub(crate) fn take_pages(&mut self, (by_page, version): (PageMap, u64)) -> bool {
         let is_whole = version == self.version;
         if is_whole {
-            self.by_page = by_page;
+            (self.by_page, self.has_gaps) = (by_page, false);
         }
         is_whole
     }
@@ -150,6 +164,12 @@ impl ArchivedIndex {
         let (of, at) = *self.by_page.get(&key_of(namespace, mark_of(hash)))?;
         let session = self.table.get(of as usize)?.as_ref().filter(|one| one.namespace == *namespace)?;
         Some(ArchivedPage { snapshot: session.snapshot, at })
+    }
+
+    /// As if so many pages of other sessions were known that there is room for this many more.
+    #[cfg(test)]
+    pub(crate) fn fill_but(&mut self, free: usize) {
+        self.pages = ARCHIVED_PAGES_MAX - free;
     }
 
     /// What is archived of a session.
@@ -174,41 +194,4 @@ fn add_pages(by_page: &mut PageMap, of: u32, session: &ArchivedSession) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn session(name: &str, snapshot: u8, pages: std::ops::Range<u8>) -> ArchivedSession {
-        ArchivedSession {
-            namespace: NamespaceId([1; 32]),
-            session: SessionId::parse(name).unwrap(),
-            snapshot: SnapshotName([snapshot; 16]),
-            pages: pages.map(|at| mark_of(&BlockHash([at; 32]))).collect(),
-        }
-    }
-
-    fn find(index: &ArchivedIndex, page: u8) -> Option<(u8, u32)> {
-        let found = index.find(&NamespaceId([1; 32]), &BlockHash([page; 32]))?;
-        Some((found.snapshot.0[0], found.at))
-    }
-
-    #[test]
-    fn pages_are_found_while_any_session_has_them() {
-        let mut index = ArchivedIndex::default();
-        assert!(index.put(session("a", 1, 0..4)) && index.put(session("b", 2, 0..2)));
-        assert_eq!((find(&index, 0), find(&index, 3), find(&index, 4)), (Some((2, 0)), Some((1, 3)), None));
-        assert!(index.find(&NamespaceId([2; 32]), &BlockHash([0; 32])).is_none());
-        assert!(index.put(session("a", 3, 0..6)), "a newer snapshot of the same");
-        assert!(!index.put(session("a", 1, 0..4)), "not an older one");
-        assert_eq!((find(&index, 5), index.sessions(), index.pages()), (Some((3, 5)), 2, 8));
-        let known = index.session(&NamespaceId([1; 32]), &SessionId::parse("a").unwrap()).unwrap();
-        assert!(known.has(6, &BlockHash([5; 32])) && known.has(3, &BlockHash([2; 32])));
-        assert!(!known.has(7, &BlockHash([6; 32])) && !known.has(6, &BlockHash([4; 32])));
-        assert!(index.forget(SnapshotName([3; 16])) && !index.forget(SnapshotName([3; 16])));
-        let map = index.map_pages();
-        assert!(index.take_pages(map.clone()));
-        assert!(index.put(session("c", 7, 9..10)) && !index.take_pages(map) && find(&index, 9).is_some());
-        assert!(index.forget(SnapshotName([7; 16])));
-        assert_eq!((find(&index, 0), find(&index, 2), index.pages()), (Some((2, 0)), None, 2));
-        assert!(index.forget(SnapshotName([2; 16])) && index.by_page.is_empty() && index.by_name.is_empty());
-    }
-}
+mod tests;

@@ -166,3 +166,6 @@ impl Tier {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

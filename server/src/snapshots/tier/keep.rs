@@ -175,7 +175,7 @@ impl Tier {
                 Err(Fault::NotFound { .. } | Fault::Damaged { .. }) => {}
                 Err(fault) => return Err(fault.into()),
             }
-            self.engine().archived.index_changed();
+            self.index_changed();
             if self.is_archived(of, &chain) {
                 return Ok(());
             }
@@ -229,7 +229,7 @@ impl Tier {
         self.snapshots.counts.stored_bytes.increment(counts.stored_bytes);
         self.counts.archived_sessions.increment(1);
         self.learn(at, bookmark);
-        self.engine().archived.index_changed();
+        self.index_changed();
         for old in older {
             directory.retire(*old).await?;
             self.counts.superseded_sessions.increment(1);
@@ -237,3 +237,6 @@ impl Tier {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

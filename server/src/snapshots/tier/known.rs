@@ -14,5 +14,5 @@ pub(super) struct TenantBookmarks {
     pub(super) directory: Directory,
     pub(super) seen: HashSet<ListedBookmark>,
     /// Of these, those that there was no room for.
-    pub(super) unlisted: usize,
+    pub(super) unlisted: HashSet<ListedBookmark>,
 }

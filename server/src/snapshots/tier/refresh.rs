@@ -38,7 +38,7 @@ impl Tier {
                 return Ok(());
             }
             let directory = self.snapshots.directory_of(tenant)?;
-            let fresh = TenantBookmarks { directory, seen: HashSet::new(), unlisted: 0 };
+            let fresh = TenantBookmarks { directory, seen: HashSet::new(), unlisted: HashSet::new() };
             known.tenants.insert(tenant.to_owned(), fresh);
         }
         let Some(bookmarks) = known.tenants.get_mut(tenant) else { return Ok(()) };
@@ -46,6 +46,7 @@ impl Tier {
         let gone: Vec<SnapshotName> =
             bookmarks.seen.difference(&listed).map(|one| SnapshotName(one.snapshot.0)).collect();
         bookmarks.seen.retain(|one| listed.contains(one));
+        bookmarks.unlisted.retain(|one| listed.contains(one));
         self.forget(&gone);
         let mut new: Vec<ListedBookmark> = listed.difference(&bookmarks.seen).copied().collect();
         // The newest first: where there is no room for all, the oldest are not found.
@@ -64,7 +65,11 @@ impl Tier {
                         "a bookmark of another tenant's session is left alone"
                     );
                 }
-                Ok(bookmark) => bookmarks.unlisted += usize::from(!self.learn(one, bookmark)),
+                Ok(bookmark) => {
+                    if !self.learn(one, bookmark) {
+                        bookmarks.unlisted.insert(one);
+                    }
+                }
                 // It went meanwhile.
                 Err(Fault::NotFound { .. }) => continue,
                 Err(fault) if is_of_store(&fault) => return Err(fault),
@@ -72,10 +77,10 @@ impl Tier {
             }
             bookmarks.seen.insert(one);
         }
-        let unlisted = known.tenants.values().map(|one| one.unlisted).sum();
+        let unlisted = known.tenants.values().map(|one| one.unlisted.len()).sum();
         drop(known);
         self.counts.unlisted(unlisted);
-        self.engine().archived.index_changed();
+        self.index_changed();
         Ok(())
     }
 
@@ -83,6 +88,7 @@ impl Tier {
     pub(super) async fn look_again(&self, snapshot: SnapshotName) {
         for tenant in self.known.lock().await.tenants.values_mut() {
             tenant.seen.retain(|one| one.snapshot.0 != snapshot.0);
+            tenant.unlisted.retain(|one| one.snapshot.0 != snapshot.0);
         }
         self.forget(&[snapshot]);
     }
@@ -97,27 +103,34 @@ impl Tier {
         let Ok(session) = SessionId::parse(&bookmark.session) else { return true };
         let pages: Box<[u64]> = bookmark.pages.iter().map(|mark| mark.0).collect();
         let (namespace, snapshot) = (bookmark.namespace, SnapshotName(at.snapshot.0));
-        let has_room = self.engine().archived.index.read().has_room(pages.len());
-        self.engine().archived.index.write().put(ArchivedSession { namespace, session, snapshot, pages });
-        has_room
+        let one = ArchivedSession { namespace, session: session.clone(), snapshot, pages };
+        let mut index = self.engine().archived.index.write();
+        // Where a newer one is known, turns find that.
+        index.put(one) || index.session(&namespace, &session).is_some()
     }
 
     /// These are not there any more.
     pub(super) fn forget(&self, gone: &[SnapshotName]) {
-        let archived = &self.engine().archived;
-        let known = {
-            let mut index = archived.index.write();
-            gone.iter().filter(|one| index.forget(**one)).count()
-        };
-        if known > 0 {
-            // Others may have the same pages. Whoever looks something up need not wait while that is found out.
-            loop {
-                let pages = archived.index.read().map_pages();
-                if archived.index.write().take_pages(pages) {
-                    break;
-                }
+        {
+            let mut index = self.engine().archived.index.write();
+            for one in gone {
+                index.forget(*one);
             }
+        }
+        self.index_changed();
+    }
+
+    /// Sessions came or went. Those that are left may have pages of those that went: whoever looks something up need not wait while
+    /// that is found out.
+    pub(super) fn index_changed(&self) {
+        let archived = &self.engine().archived;
+        while archived.index.read().has_gaps() {
+            let pages = archived.index.read().map_pages();
+            archived.index.write().take_pages(pages);
         }
         archived.index_changed();
     }
 }
+
+#[cfg(test)]
+mod tests;
