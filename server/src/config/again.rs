@@ -66,3 +66,6 @@ fn flatten(before: &str, table: toml::Table, keys: &mut BTreeMap<String, String>
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -263,3 +263,73 @@ fn an_archive_is_a_directory_or_a_bucket_within_bounds_and_reads_back_as_printed
     };
     assert_eq!((bucket.as_str(), prefix.as_str(), conditional_puts), ("b", "one/two", false));
 }
+
+#[test]
+fn what_cannot_be_meant_names_its_key_and_its_neighbour_that_can_is_taken() {
+    let long = |bytes: usize| format!("listen = \"unix:/{}\"", "s".repeat(bytes - 1));
+    let nvme = |bytes: &str, more: &str| format!("[nvme]\npath = \"/n\"\nbytes = \"{bytes}\"\n{more}");
+    let most = crate::limits::SOCKET_PATH_BYTES_MAX;
+    let nics = |count: usize| {
+        let names: Vec<String> = (0..count).map(|at| format!("\"nic{at}\"")).collect();
+        format!("[remote]\nnics = [{}]", names.join(", "))
+    };
+    let topic =
+        |bytes: usize| format!("[events]\npublish = \"127.0.0.1:1\"\ntopic = \"{}\"", "t".repeat(bytes));
+    let cases = [
+        (long(most), long(most + 1), "listen"),
+        ("listen = \"unix:/s\"".to_owned(), "listen = \"unix:\"".to_owned(), "listen"),
+        ("socket_mode = \"0777\"".to_owned(), "socket_mode = \"1000\"".to_owned(), "socket_mode"),
+        ("socket_mode = \"0\"".to_owned(), "socket_mode = \"-1\"".to_owned(), "socket_mode"),
+        ("[dram]\nbytes = \"16MiB\"".to_owned(), "[dram]\nbytes = \"16777215B\"".to_owned(), "dram.bytes"),
+        (
+            "[dram]\nbytes = \"64MiB\"\nslab_bytes = \"64MiB\"".to_owned(),
+            "[dram]\nbytes = \"64MiB\"\nslab_bytes = \"65MiB\"".to_owned(),
+            "dram.slab_bytes",
+        ),
+        (nvme("16MiB", ""), nvme("15MiB", ""), "nvme.bytes"),
+        (
+            nvme("64GiB", "segment_bytes = \"4095MiB\""),
+            nvme("64GiB", "segment_bytes = \"4GiB\""),
+            "nvme.segment_bytes",
+        ),
+        (
+            nvme("1GiB", "segment_bytes = \"256MiB\""),
+            nvme("1023MiB", "segment_bytes = \"256MiB\""),
+            "nvme.bytes",
+        ),
+        (
+            nvme("1GiB", "segment_bytes = \"8MiB\"\nwrite_bytes_per_day = \"8MiB\""),
+            nvme("1GiB", "segment_bytes = \"8MiB\"\nwrite_bytes_per_day = \"8388607B\""),
+            "nvme.write_bytes_per_day",
+        ),
+        (nics(crate::limits::NICS_MAX), nics(crate::limits::NICS_MAX + 1), "remote.nics"),
+        (topic(128), topic(129), "events.topic"),
+        (
+            "[archive]\nplace = \"s3://b\"\nendpoint = \"https://s\"".to_owned(),
+            "[archive]\nplace = \"s3://b\"\nendpoint = \"ftp://s\"".to_owned(),
+            "archive.endpoint",
+        ),
+    ];
+    for (right, wrong, key) in cases {
+        assert!(parse(&right).is_ok(), "{right}: {:?}", parse(&right).err());
+        let said = parse(&wrong).unwrap_err().to_string();
+        assert!(said.starts_with(&format!("{key}: ")), "{wrong}: {said}");
+    }
+}
+
+#[test]
+fn memory_is_whole_slabs_and_never_more_than_was_asked_for() {
+    turnkv_mutate::each_seed(500, |random| {
+        let bytes = (16 << 20) + random.extreme() % (1 << 40);
+        let slab = 1 + random.below(1024) as u64;
+        let said = if random.one_in(2) { format!("slab_bytes = \"{slab}MiB\"\n") } else { String::new() };
+        let Ok(settings) = parse(&format!("[dram]\nbytes = {bytes}\n{said}")) else {
+            assert!(slab << 20 > bytes, "{bytes} bytes hold a slab of {slab} MiB");
+            return;
+        };
+        let Dram { bytes: whole, slab_bytes, any_slab_bytes, .. } = settings.dram;
+        assert_eq!(any_slab_bytes, said.is_empty());
+        assert!(whole <= bytes && bytes - whole < slab_bytes && whole.is_multiple_of(slab_bytes));
+        assert!(whole > 0 && (any_slab_bytes || slab_bytes == slab << 20));
+    });
+}

@@ -27,3 +27,6 @@ fn read(path: &Path) -> io::Result<String> {
     }
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests;

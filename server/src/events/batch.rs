@@ -75,39 +75,4 @@ impl Teller {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use turnkv_proto::NamespaceId;
-
-    fn change(at: u8, parent: Option<u8>, tier: PageTier, here: bool) -> PageChange {
-        let hash = |at| BlockHash([at; 32]);
-        let (hash, parent) = (hash(at), parent.map(hash));
-        PageChange { namespace: NamespaceId([9; 32]), page_tokens: 16, hash, parent, tier, here }
-    }
-
-    #[test]
-    fn a_chain_is_one_event_and_what_interrupts_it_ends_it() {
-        let (dram, nvme) = (PageTier::Dram, PageTier::Nvme);
-        let changes = [
-            change(1, None, dram, true),
-            change(2, Some(1), dram, true),
-            change(4, Some(3), dram, true),
-            change(1, None, nvme, true),
-            change(4, Some(3), dram, false),
-            change(2, Some(1), dram, false),
-        ];
-        let groups: Vec<usize> = changes.chunk_by(goes_on).map(<[PageChange]>::len).collect();
-        assert_eq!(groups, [2, 1, 1, 2]);
-        let teller = |names| Teller { incarnation: 5, names };
-        let bytes = batch(1.0, teller(PageNames::Bytes), true, &changes);
-        assert_eq!(bytes[0], 0x93, "three values");
-        assert_eq!(bytes[10], 0x95, "five events");
-        let count =
-            |word: &str| bytes.windows(word.len()).filter(|window| *window == word.as_bytes()).count();
-        assert_eq!((count("AllBlocksCleared"), count("BlockStored"), count("BlockRemoved")), (1, 3, 1));
-        assert_eq!(count("turnkv@5@"), 4);
-        let short = batch(1.0, teller(PageNames::Int), true, &changes);
-        let names = changes.len() + 1; // and one parent
-        assert_eq!(bytes.len() - short.len(), names * (34 - 9), "64 bits of each name instead of all");
-    }
-}
+mod tests;

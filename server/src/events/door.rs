@@ -80,3 +80,6 @@ async fn serve<F>(
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
