@@ -250,3 +250,6 @@ impl Drop for InlineReload {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

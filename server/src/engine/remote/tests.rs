@@ -1,6 +1,8 @@
 //! Calls over rails that a test plays: what fails is repeated, what is damaged is not kept, and nothing is given back while a
 //! transfer may touch it.
 
+mod faults;
+
 use super::offload::{RemoteOffload, RemotePage};
 use super::reload::{ReloadAudience, RemoteReload};
 use crate::access::{Caller, Grants};
