@@ -219,3 +219,6 @@ impl Custody {
         self.by.trouble()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -229,3 +229,6 @@ impl EtcdMembers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
