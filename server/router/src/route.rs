@@ -164,6 +164,7 @@ impl Router {
         if ask.candidates.is_empty() || ask.candidates.len() > CANDIDATES_MAX {
             return Err(RouteError::Candidates);
         }
+        ask.candidates.iter().try_for_each(|candidate| Router::check_name(candidate.name))?;
         let home = ask.session.and_then(|session| self.homes.get(&(ask.ns, session.clone())).copied());
         let pages = ask.hashes.len() as u64;
         let mut views = Vec::with_capacity(ask.candidates.len());
