@@ -336,3 +336,6 @@ fn mark(ns: RouteNamespace, hash: &BlockHash) -> u64 {
     let (words, _) = hash.0.as_chunks::<8>();
     u64::from_le_bytes(words[0]) ^ u64::from_le_bytes(words[3]).rotate_left(32) ^ ns.0
 }
+
+#[cfg(test)]
+mod tests;
