@@ -8,7 +8,7 @@ use crate::limits::{
 use flate2::read::MultiGzDecoder;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Cursor, Read, Write};
 
 #[cfg(test)]
 mod tests;
@@ -156,8 +156,13 @@ impl Trace {
     /// Reads a trace, gzip or plain.
     pub fn read(source: impl Read) -> Result<Trace, TraceError> {
         let mut source = BufReader::new(source);
-        let head = source.fill_buf().map_err(|error| TraceError::Io { line: 1, error })?;
-        if head.starts_with(&[0x1f, 0x8b]) {
+        // A pipe may give one byte at a time: what a trace begins with is waited for.
+        let mut head = Vec::new();
+        let read = source.by_ref().take(2).read_to_end(&mut head);
+        read.map_err(|error| TraceError::Io { line: 1, error })?;
+        let is_packed = head == [0x1f, 0x8b];
+        let source = Cursor::new(head).chain(source);
+        if is_packed {
             read_lines(BufReader::with_capacity(1 << 20, MultiGzDecoder::new(source)))
         } else {
             read_lines(source)
