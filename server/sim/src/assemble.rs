@@ -6,7 +6,7 @@
 //! What nothing came for in a while is over.
 
 use crate::limits::{ASSEMBLE_IDLE_MS, ASSEMBLE_OPEN_MAX, ASSEMBLE_PARENTS_MAX};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 #[cfg(test)]
 mod tests;
@@ -72,7 +72,8 @@ pub struct Assembler {
     open: Vec<Open>,
     turns: HashMap<u64, u32>,
     parents: HashMap<u64, Option<u64>>,
-    /// Calls whose blocks hang on one that was never seen: the recording began in the middle of their prefix.
+    /// Calls whose blocks hang on one that was never seen: the recording began in the middle of their prefix. Also those that
+    /// name a block twice on one path, which no pool takes.
     pub headless: u64,
 }
 
@@ -131,7 +132,8 @@ impl Assembler {
         self.close_where(|_| true, &mut done);
     }
 
-    /// The call's blocks from the root on.
+    /// The call's blocks from the root on. None: that is not known, or one of them would come twice: what is learned of a path
+    /// never leads around in a circle.
     fn whole_path(&self, call: &Call) -> Option<Vec<u64>> {
         let mut head = Vec::new();
         let first = call.blocks.first().and_then(|first| self.parents.get(first).copied());
@@ -142,7 +144,8 @@ impl Assembler {
         }
         head.reverse();
         head.extend(&call.blocks);
-        Some(head)
+        let mut seen = HashSet::with_capacity(head.len());
+        head.iter().all(|block| seen.insert(*block)).then_some(head)
     }
 
     fn learn(&mut self, blocks: &[u64]) {
