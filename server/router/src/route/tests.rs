@@ -51,6 +51,8 @@ fn a_table_is_never_over_its_bound_and_has_the_latest_of_what_was_put_last() {
                 plain.0.push((key, Some(value)));
             }
             assert!(table.len() <= MAX, "{} of {MAX}", table.len());
+            let found = (0..5 + 3 * seed).filter(|key| table.get(key).is_some()).count();
+            assert_eq!(table.len(), found, "each name counts once");
             for key in 0..5 + 3 * seed {
                 let (found, latest) = (table.get(&key).copied(), plain.latest(key));
                 assert!(found.is_none() || found == latest, "{key}: {found:?}, put last: {latest:?}");

@@ -1,6 +1,8 @@
 //! What the device must do.
 
 use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 #[test]
 fn a_segment_is_free_again_when_nothing_in_it_is_needed() {
@@ -20,4 +22,72 @@ fn operations_queue_at_the_devices_speed() {
     let mut device = Device::new(1000, 10, speed);
     assert_eq!([device.read_done(5), device.read_done(5), device.read_done(100)], [15, 25, 110]);
     assert_eq!(device.write_done(7), 7);
+}
+
+#[test]
+fn a_device_of_any_size_holds_what_it_is_said_to_and_no_segment_more_than_it_has() {
+    for pages in [1, 2, 511, 512, 513, 1023, 1024, 5_000] {
+        let mut device = Device::new(pages, 1, Speed::default());
+        let places: Vec<NvmePlace> = (0..).map_while(|block| device.append(block)).collect();
+        let kept = pages * u64::from(Device::kept_percent(pages)) / 100;
+        assert!(places.len() as u64 >= kept, "{} places for {pages} pages, {kept} kept", places.len());
+        assert!(places.len() as u64 <= pages + 3, "{} places for {pages} pages", places.len());
+        assert!(!device.has_room() && device.needs_room());
+        let of = |place: &NvmePlace| (place.segment, place.block);
+        let mut names: Vec<(u16, u32)> = places.iter().map(of).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), places.len(), "a place is given once");
+    }
+}
+
+#[test]
+fn a_device_without_a_speed_takes_no_time_and_one_with_the_least_takes_all() {
+    let slow = Speed { read_bytes_s: Some(0), write_bytes_s: Some(1) };
+    let mut device = Device::new(4, 1 << 20, slow);
+    assert_eq!(device.write_done(0), (1 << 20) * 1000, "a second a byte");
+    assert_eq!(device.read_done(0), (1 << 20) * 1000, "no bytes in a second are at least one");
+    let mut endless = Device::new(4, u64::MAX, Speed { read_bytes_s: Some(u64::MAX), write_bytes_s: None });
+    assert!(endless.read_done(1) >= 1);
+    assert_eq!(Device::new(4, 1, Speed::default()).read_done(77), 77);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn what_is_not_forgotten_is_where_it_was_put_whatever_else_comes_and_goes(
+        pages in 1u64..600,
+        ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), 1usize..40), 1..80),
+    ) {
+        let mut device = Device::new(pages, 1, Speed::default());
+        let (mut plain, mut block) = (BTreeMap::new(), 0);
+        let key = |place: NvmePlace| (place.segment, place.block);
+        for (appends, which, times) in ops {
+            for _ in 0..times {
+                if appends {
+                    let had_room = device.has_room();
+                    let place = device.append(block);
+                    prop_assert_eq!(place.is_some(), had_room);
+                    if let Some(place) = place {
+                        prop_assert!(plain.insert(key(place), (place, block)).is_none(), "it is somebody's");
+                        block += 1;
+                    }
+                } else if !plain.is_empty() {
+                    let name = *plain.keys().nth(which.index(plain.len())).expect("one of them");
+                    let (place, _) = plain.remove(&name).expect("it is there");
+                    device.forget(place);
+                    prop_assert!(plain.len() as u64 > 0 || device.has_room());
+                }
+            }
+            for segment in 0..device.segments.len() as u32 {
+                let live = device.live_extents(segment).into_iter().map(|(block, place)| (key(place), (place, block)));
+                let own = plain.range((segment as u16, 0)..=(segment as u16, u32::MAX));
+                prop_assert_eq!(live.collect::<Vec<_>>(), own.map(|(key, what)| (*key, *what)).collect::<Vec<_>>());
+            }
+            if let Some(worst) = device.worst_segment(|_| 0) {
+                prop_assert_eq!(device.segments[worst as usize].extents.len(), device.segment_pages, "it is full");
+            }
+        }
+    }
 }
