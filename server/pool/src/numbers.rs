@@ -82,3 +82,6 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

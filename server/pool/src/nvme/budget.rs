@@ -47,3 +47,6 @@ impl WriteBudget {
 fn burst(bytes_per_day: u64) -> i128 {
     i128::from(bytes_per_day) * i128::from(BUDGET_BURST_MS) / i128::from(DAY_MS)
 }
+
+#[cfg(test)]
+mod tests;

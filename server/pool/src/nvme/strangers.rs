@@ -198,3 +198,6 @@ impl Strangers {
         alive.fold((0, 0), |(count, bytes), more| (count + 1, bytes + more))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,3 +92,6 @@ fn reachable(family: u32, found: &[Stranger], ranks: &mut Vec<KeepRank>) -> Reac
     }
     Reachable { extents, shards }
 }
+
+#[cfg(test)]
+mod tests;

@@ -75,3 +75,6 @@ impl WriteQueue {
         if self.urgent.len() > 0 { self.urgent.pop() } else { self.usual.pop() }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,3 +52,6 @@ fn key_of(hash: &BlockHash) -> u64 {
     bytes.copy_from_slice(&hash.0[..8]);
     u64::from_le_bytes(bytes)
 }
+
+#[cfg(test)]
+mod tests;
