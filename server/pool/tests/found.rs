@@ -6,6 +6,12 @@ mod common;
 
 use common::World;
 use turnkv_pool::*;
+use turnkv_proto::Shards;
+
+/// A process, and as what the server before knew it.
+const CLIENT: ClientId = ClientId(1);
+const LEFT: ClientId = ClientId(9);
+const SLOT: u64 = 8 << 10;
 
 fn filled(nvme: bool) -> World {
     let mut world = World::new(nvme, 0);
@@ -202,4 +208,157 @@ fn slabs_that_wait_leave_last_and_those_that_are_mapped_do_not() {
     assert!(left.contains(&1) && !left.contains(&0), "{left:?}");
     pool.check().unwrap();
     assert_eq!(pool.stats().dram_present_bytes, 64 << 10);
+}
+
+/// A server that found a slab of which a process has three slots mapped: two have pages, one was reserved.
+fn left_mapped(change: impl FnOnce(&mut PoolConfig)) -> (Pool, NamespaceIndex) {
+    let mut config = common::config(false, 0);
+    change(&mut config);
+    let mut pool = Pool::new(config).unwrap();
+    pool.tell_slots();
+    [CLIENT, LEFT, ClientId(2)].iter().for_each(|client| pool.introduce_client(*client, UserId(client.0)));
+    let [desc, ..] = common::descs();
+    let slot = |slot: u32| FoundSlot {
+        slot,
+        hash: common::hash(slot as usize),
+        parent: slot.checked_sub(1).map(|before| common::hash(before as usize)),
+        shard: 0,
+        shards: 1,
+        tail_tokens: 0,
+        bytes: SLOT as u32,
+        checksum: 1,
+        sequence: 1,
+        used: 1,
+        reads: 0,
+    };
+    let mapped = vec![(0, LEFT), (1, LEFT), (5, LEFT)];
+    let slots = vec![slot(0), slot(1)];
+    let found = FoundSlab { slab: 0, generation: 7, namespace: desc.id, slots, held: vec![], mapped };
+    pool.begin_slab(0, 7, Some(found));
+    let ns = pool.open_namespace(desc.clone()).unwrap();
+    let mut adoption = pool.begin_adoption(ns).unwrap().plan(&desc);
+    while pool.adopt(&mut adoption, u64::MAX) {}
+    assert_eq!((adoption.adopted(), pool.stats().quarantined_bytes), (2, 3 * SLOT));
+    pool.check().unwrap();
+    (pool, ns)
+}
+
+fn mapped(position: u32, slot: u64) -> MappedSlot {
+    MappedSlot { position, slab: 0, generation: 7, offset: slot * SLOT, reserved: slot == 5 }
+}
+
+fn over(ns: NamespaceIndex, slots: &[MappedSlot]) -> TakeOverAsk<'_> {
+    TakeOverAsk { client: CLIENT, left: &[LEFT], ns, shard: 0, slots }
+}
+
+#[test]
+fn a_process_takes_over_what_it_had_mapped_and_nothing_beside() {
+    let (mut pool, ns) = left_mapped(|_| ());
+    let before = pool.stats();
+    let good = mapped(4, 0);
+    let others = [
+        MappedSlot { generation: 6, ..good },
+        MappedSlot { slab: 1, ..good },
+        MappedSlot { slab: 99, ..good },
+        MappedSlot { offset: SLOT / 2, ..good },
+        MappedSlot { offset: 8 * SLOT, ..good },
+        MappedSlot { offset: u64::MAX - (SLOT - 1), ..good },
+        mapped(4, 3), // free, and nobody's
+    ];
+    for other in others {
+        assert_eq!(pool.take_over(over(ns, &[other]), 0), Ok(TakenOver::default()), "{other:?}");
+    }
+    let strange = pool.take_over(TakeOverAsk { left: &[ClientId(8)], ..over(ns, &[good]) }, 0);
+    assert_eq!(strange, Ok(TakenOver::default()), "another's slots");
+    assert_eq!(pool.stats(), before);
+    let taken = pool.take_over(over(ns, &[mapped(4, 0), mapped(6, 3), mapped(9, 5)]), 0).unwrap();
+    assert_eq!(taken.positions, [4, 9]);
+    let lease = taken.lease.unwrap();
+    pool.check().unwrap();
+    // The reserved slot is to be written, once; the others are looked at.
+    let hashes = [common::hash(2)];
+    let (shards, parent) = (Shards::one(0), Some(common::hash(1)));
+    let pages =
+        OffloadAsk { ns, session: None, parent, hashes: &hashes, shards, tail_tokens: 0, client: CLIENT };
+    let commit = |position| CommitReservedAsk { pages, lease, filled: position, siblings: false };
+    assert!(
+        matches!(pool.commit_reserved(commit(&[(4, 1)]), 0), Err(PoolError::Invalid(_))),
+        "it has a page"
+    );
+    assert_eq!(pool.commit_reserved(commit(&[(9, 1)]), 0).unwrap().outcomes, [Outcome::Stored]);
+    assert!(matches!(pool.commit_reserved(commit(&[(9, 1)]), 0), Err(PoolError::Invalid(_))), "twice");
+    // What the server before knew it as is gone; what it took over stays.
+    assert!(pool.client_gone(LEFT, 0));
+    assert_eq!(pool.renew(CLIENT, &[lease], 0), Renewed::default());
+    assert_eq!((pool.stats().leases, pool.stats().dram.leased_bytes), (1, 2 * SLOT));
+    pool.release(lease, CLIENT, &[], &[], 0).unwrap();
+    assert_eq!((pool.stats().leases, pool.stats().lasting_bytes, pool.stats().dram.pages), (0, 0, 3));
+    pool.check().unwrap();
+}
+
+#[test]
+fn what_a_process_says_wrongly_of_its_slots_is_refused_and_changes_nothing() {
+    let (mut pool, ns) = left_mapped(|_| ());
+    let before = pool.stats();
+    let many: Vec<MappedSlot> = (0..=limits::LEASE_PAGES_MAX).map(|at| mapped(at, 0)).collect();
+    let wrong = [
+        (0, vec![mapped(1, 0), mapped(1, 1)]),
+        (0, vec![mapped(2, 0), mapped(1, 1)]),
+        (0, many),
+        (0, vec![mapped(0, 0), mapped(u32::MAX, 1)]),
+        (1, vec![mapped(0, 0)]),
+    ];
+    for (shard, slots) in wrong {
+        let refused = pool.take_over(TakeOverAsk { shard, ..over(ns, &slots) }, 0);
+        assert!(matches!(refused, Err(PoolError::Invalid(_))), "{:?}: {refused:?}", slots.last());
+    }
+    let unknown = NamespaceIndex(ns.0, ns.1 + 1);
+    assert_eq!(pool.take_over(over(unknown, &[mapped(0, 0)]), 0), Err(PoolError::NamespaceUnknown));
+    assert_eq!(pool.take_over(over(ns, &[]), 0), Ok(TakenOver::default()));
+    assert_eq!(pool.stats(), before);
+    pool.check().unwrap();
+}
+
+#[test]
+fn positions_of_a_lease_that_end_are_not_given_twice() {
+    let (mut pool, ns) = left_mapped(|_| ());
+    let lease = pool.take_over(over(ns, &[mapped(u32::MAX - 2, 0)]), 0).unwrap().lease;
+    let ask = |pages| ReserveAsk { ns, shard: 0, client: CLIENT, lease, pages };
+    let more = pool.reserve(ask(3), 0).unwrap();
+    assert_eq!((more.first, more.slots.len(), more.short), (u32::MAX - 1, 1, Some(Outcome::LeaseLimit)));
+    let none = pool.reserve(ask(1), 0).unwrap();
+    assert_eq!((none.slots.len(), none.short), (0, Some(Outcome::LeaseLimit)));
+    assert_eq!(pool.reserve_more(ask(1), u32::MAX, 0).unwrap().unwrap().slots, []);
+    pool.check().unwrap();
+    pool.release(lease.unwrap(), CLIENT, &[u32::MAX - 2], &[], 0).unwrap();
+    pool.release(lease.unwrap(), CLIENT, &[u32::MAX - 1], &[], 0).unwrap();
+    assert_eq!(pool.renew(CLIENT, &[lease.unwrap()], 0).gone, [lease.unwrap()], "nothing is left of it");
+    pool.check().unwrap();
+}
+
+#[test]
+fn where_all_leases_are_held_what_was_mapped_stays_as_it_was_until_one_ends() {
+    let (mut pool, ns) = left_mapped(|config| config.limits.leases_max = 2);
+    let hashes = [common::hash(0)];
+    let read = ReloadAsk {
+        ns,
+        hashes: &hashes,
+        shards: Shards::one(0),
+        client: ClientId(2),
+        session: None,
+        hold: false,
+    };
+    let plan = pool.begin_reload(read, 0).unwrap();
+    let before = pool.stats();
+    assert_eq!(before.leases, 2, "the mapped slots are under one");
+    assert_eq!(pool.take_over(over(ns, &[mapped(0, 0)]), 0), Ok(TakenOver::default()));
+    assert_eq!(pool.stats(), before);
+    pool.end_reload(plan.lease.unwrap(), ClientId(2), &[], 0).unwrap();
+    assert_eq!(pool.take_over(over(ns, &[mapped(0, 0)]), 0).unwrap().positions, [0]);
+    // It is heard of no more: time alone frees nothing, its end does.
+    while !pool.expire(1 << 40) {}
+    assert!(pool.stats().dram.leased_bytes >= SLOT);
+    assert!(pool.client_gone(CLIENT, 1 << 40) && pool.client_gone(LEFT, 1 << 40));
+    assert_eq!((pool.stats().leases, pool.stats().dram.leased_bytes), (0, 0));
+    pool.check().unwrap();
 }

@@ -71,6 +71,13 @@ pub(crate) struct NewLease {
     pub(crate) items: Vec<LeaseItem>,
 }
 
+impl Lease {
+    /// Positions that were never given: of those that it had, none comes again.
+    pub(crate) fn positions_left(&self) -> usize {
+        (u32::MAX - self.positions) as usize
+    }
+}
+
 impl LeaseItem {
     /// The shard of its page that is in the slot, under a lease of these shards.
     pub(crate) fn shard(&self, shards: Shards) -> u16 {

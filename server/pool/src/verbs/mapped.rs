@@ -116,7 +116,8 @@ impl Pool {
             return Ok(None);
         }
         let (items, mapped) = (held.items.len(), held.kind.is_held());
-        let left = (self.store.limits().lease_pages_max as usize).saturating_sub(items);
+        let left =
+            (self.store.limits().lease_pages_max as usize).saturating_sub(items).min(held.positions_left());
         let to_map = self.room().held_room(ask.client, ask.ns).saturating_sub(if mapped { 0 } else { items });
         let room = left.min(self.room().slot_room(ask.client, ask.ns)).min(to_map);
         Ok(Some(self.reserve_slots(&ask, room, now)))
@@ -159,6 +160,7 @@ impl Pool {
             return Err(PoolError::Invalid("the lease is of another namespace or shard"));
         }
         let left = (self.store.limits().lease_pages_max as usize).saturating_sub(held.items.len());
+        let left = left.min(held.positions_left());
         match self.renew_one(ask.client, lease, now) {
             Ok(()) => {
                 let room = left.min(self.room().slot_room(ask.client, ask.ns));

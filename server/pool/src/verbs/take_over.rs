@@ -57,7 +57,9 @@ impl Pool {
             return Err(PoolError::Invalid("the namespace has fewer shards"));
         }
         let ascends = ask.slots.is_sorted_by(|one, next| one.position < next.position);
-        if ask.slots.len() > LEASE_PAGES_MAX as usize || !ascends {
+        // A lease counts one further than its last position.
+        let is_last = ask.slots.last().is_some_and(|slot| slot.position == u32::MAX);
+        if ask.slots.len() > LEASE_PAGES_MAX as usize || !ascends || is_last {
             return Err(PoolError::Invalid(
                 "mapped slots are said by ascending positions, a lease's pages at a time",
             ));
