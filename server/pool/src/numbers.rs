@@ -37,6 +37,7 @@ impl Writer {
 }
 
 /// Numbers that are read: none where there are no more.
+#[derive(Clone)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

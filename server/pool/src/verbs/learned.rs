@@ -9,8 +9,10 @@
 use crate::Pool;
 use crate::config::PolicyKind;
 use crate::error::PoolError;
+use crate::eviction::policy::build;
 use crate::ids::{NamespaceIndex, Now};
 use crate::numbers::{Reader, Writer};
+use crate::sizing::curve::{Curve, CurveTuning};
 use crate::sizing::prefill::Prefill;
 
 /// The form of it. Another one is never guessed at.
@@ -45,16 +47,27 @@ impl Pool {
     }
 
     fn read_learned(&mut self, ns: Option<NamespaceIndex>, learned: &[u8], now: Now) -> Option<()> {
+        let policy = self.store.config().policy;
         let mut from = Reader::new(learned);
-        let fits = from.u8()? == FORMAT && from.u8()? == number(self.store.config().policy);
+        let fits = from.u8()? == FORMAT && from.u8()? == number(policy);
         fits.then_some(())?;
-        self.store.policy_mut().read_learned(ns.map(|ns| ns.0), &mut from)?;
         if let Some(ns) = ns {
-            let prefill = Prefill::read(&mut from)?;
-            self.curves.read(ns.0, &mut from, now)?;
-            *self.namespaces.prefill_mut(ns)? = prefill;
+            self.namespaces.get(ns)?;
         }
-        from.is_empty().then_some(())
+        // Read to its end by nobody's policy and curve before anything counts.
+        let (mut whole, place) = (from.clone(), ns.map(|ns| ns.0));
+        build(policy).read_learned(place, &mut whole)?;
+        if ns.is_some() {
+            Prefill::read(&mut whole)?;
+            Curve::new(CurveTuning::default()).read(&mut whole, now)?;
+        }
+        whole.is_empty().then_some(())?;
+        self.store.policy_mut().read_learned(place, &mut from)?;
+        if let Some(ns) = ns {
+            *self.namespaces.prefill_mut(ns)? = Prefill::read(&mut from)?;
+            self.curves.read(ns.0, &mut from, now)?;
+        }
+        Some(())
     }
 }
 
