@@ -127,6 +127,85 @@ fn what_named_a_retired_namespace_names_nothing_ever() {
     assert_eq!(present(&mut pool, new, 0..3), 3, "nothing of it was done to who has its place");
 }
 
+/// One namespace whose place another one has by now, with pages and a session of the same names.
+fn replaced(before: impl FnOnce(&mut Pool, NamespaceIndex)) -> (Pool, NamespaceIndex, NamespaceIndex) {
+    let mut pool = few(1);
+    let old = open(&mut pool, 1);
+    before(&mut pool, old);
+    let later = NAMESPACE_SPARED_MS + 1;
+    assert_eq!(pool.retire_oldest("a", later), Some(NamespaceId([1; 32])));
+    retire_all(&mut pool);
+    let new = open(&mut pool, 2);
+    assert_eq!((new.0, new == old), (old.0, false));
+    store(&mut pool, new, None, 0..3);
+    write_all(&mut pool);
+    pool.begin_turn(new, &session("s"), later).unwrap();
+    pool.end_turn(new, &session("s"), end_turn(0, &hashes(0..3)), later).unwrap();
+    (pool, old, new)
+}
+
+#[test]
+fn what_is_asked_without_an_answer_of_a_retired_namespace_is_done_to_no_other() {
+    let (mut pool, old, new) = replaced(|_, _| ());
+    let nowhere = NamespaceIndex(900, 0);
+    pool.tell_slots();
+    assert_eq!(pool.take_effects().used.len(), 0);
+    for gone in [old, nowhere] {
+        pool.touch_pages(gone, &hashes(0..3), 0);
+        pool.leave_prefix(gone, &hash(2), 0, 0);
+        assert_eq!(
+            (pool.list_start(gone, None, &hashes(0..3)), pool.list_chunks(gone, &hash(2), 9)),
+            (None, vec![])
+        );
+        let to = pool.list_start(new, None, &hashes(0..3)).unwrap();
+        pool.extend_list(gone, &session("s"), None, to, 0);
+        assert_eq!(
+            pool.continue_session(gone, &session("t"), 1, Some(to), 0),
+            Err(PoolError::NamespaceUnknown)
+        );
+        assert_eq!(pool.begin_promote(gone, &hashes(0..3), 0, &mut 0, 0), Err(PoolError::NamespaceUnknown));
+        assert_eq!(pool.unpin(gone, &hash(2)), Err(PoolError::NamespaceUnknown));
+        assert_eq!((pool.pin_ends_in(gone, &hash(2), 0), pool.pin_record(gone, &hash(2), 0)), (None, None));
+        assert_eq!(pool.outline_of(gone, &hashes(0..3)), []);
+        assert!(!pool.has_of_session(gone, &session("s")));
+        assert_eq!(pool.learned(Some(gone)), Err(PoolError::NamespaceUnknown));
+        let effects = pool.take_effects();
+        assert_eq!(
+            (effects.used, effects.notes),
+            (vec![], vec![]),
+            "{gone:?}: nothing was used, and nothing leaves"
+        );
+        pool.check().unwrap();
+    }
+    // Asked of the one that is there, each of these says or does something.
+    pool.touch_pages(new, &hashes(0..3), 0);
+    pool.leave_prefix(new, &hash(2), 0, 0);
+    assert!(!pool.take_effects().used.is_empty() && pool.list_chunks(new, &hash(2), 9).len() == 1);
+}
+
+#[test]
+fn what_began_before_its_namespace_retired_ends_without_touching_who_has_its_place() {
+    let (mut pinning, mut again, mut offloading) = (None, None, None);
+    let list = hashes(0..3);
+    let (mut pool, old, new) = replaced(|pool, old| {
+        store(pool, old, None, 0..3);
+        pinning = Some(pool.begin_pin(old, &list, 0, 0).unwrap());
+        let start = pool.list_start(old, None, &list).unwrap();
+        again = Some(pool.begin_pin_again(old, hash(2), start, 0, 0).unwrap());
+        offloading = Some(pool.start_offload(&ask(old, None, &[hash(7)]), 0).unwrap());
+    });
+    let (mut pinning, mut again, mut offloading) = (pinning.unwrap(), again.unwrap(), offloading.unwrap());
+    assert!(pool.pin_some(&mut pinning, &list));
+    assert_eq!(pool.end_pin(pinning, 0).pages, 0);
+    assert!(pool.pin_again(&mut again));
+    assert_eq!(pool.end_pin(again, 0).pages, 0);
+    assert_eq!((pool.stats().pins, pool.stats().protected_pages), (0, 0));
+    let refused = pool.offload_some(&ask(old, None, &[hash(7)]), &mut offloading, 0);
+    assert_eq!(refused, Err(PoolError::NamespaceUnknown));
+    assert_eq!((pool.stats().leases, pool.stats().entries, present(&mut pool, new, 0..3)), (0, 3, 3));
+    pool.check().unwrap();
+}
+
 #[test]
 fn a_namespace_in_use_does_not_make_way() {
     let mut pool = few(2);

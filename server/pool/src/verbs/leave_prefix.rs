@@ -10,7 +10,7 @@ impl Pool {
     /// one of them has it kept like any other.
     pub fn leave_prefix(&mut self, ns: NamespaceIndex, last: &BlockHash, keep: u32, now: Now) {
         self.store.tick(now);
-        if let Some(page) = self.store.pages().find_visible(ns.0, last) {
+        if let Some(page) = self.find_page(ns, last) {
             let end = PathEnd { page, pages: self.store.pages().depth(page) };
             self.store.leave_branch(end, keep, false);
         }

@@ -140,6 +140,7 @@ impl Pool {
         offloading: &mut Offloading,
         now: Now,
     ) -> Result<bool, PoolError> {
+        self.namespaces.desc(ask.ns)?; // it may have retired meanwhile, and its place be another's
         let (now, slice) = (self.store.tick(now), self.store.call.slice());
         if let OffloadStage::Deciding = offloading.stage {
             if !self.decide_some(ask, offloading, slice, now)? {

@@ -88,7 +88,7 @@ impl Pool {
     /// Some pages on the way to one, itself first: a path is gone over once, and protected in short pieces
     /// after.
     fn ways_to(&mut self, ns: NamespaceIndex, start: ListStart) -> Vec<ListStart> {
-        let Some(page) = self.store.pages().find_visible(ns.0, &start.page()) else { return Vec::new() };
+        let Some(page) = self.find_page(ns, &start.page()) else { return Vec::new() };
         let path = self.store.pages().upward(page).zip((1..=start.pages).rev());
         let is_way = |pages: u32| pages == start.pages || pages.is_multiple_of(FIND_PAGES_AT_ONCE as u32);
         let ways = path.filter(|(_, pages)| is_way(*pages));
@@ -110,8 +110,8 @@ impl Pool {
         self.store.call.begin();
         let slice = self.store.call.slice();
         while let Some(way) = pinning.ways.last().copied() {
-            let Some(page) = self.store.pages().find_visible(pinning.wish.ns.0, &way.page()) else {
-                return true; // it went meanwhile
+            let Some(page) = self.find_page(pinning.wish.ns, &way.page()) else {
+                return true; // it went meanwhile, perhaps with its namespace
             };
             pinning.wish.path = PathEnd { page, pages: way.pages };
             let (held, reach) = self.store.protect_more(pinning.held, &pinning.wish, slice);
@@ -129,6 +129,9 @@ impl Pool {
     pub fn pin_some(&mut self, pinning: &mut Pinning, hashes: &[BlockHash]) -> bool {
         self.store.call.begin();
         let slice = self.store.call.slice();
+        if self.namespaces.get(pinning.wish.ns).is_none() {
+            return true; // it retired meanwhile
+        }
         while !self.store.call.is_over(slice) {
             let from = pinning.held.map_or(PathEnd::EMPTY, |held| self.store.pages().tip_end(held));
             if (from.pages as usize) < pinning.found {
@@ -159,7 +162,11 @@ impl Pool {
     /// The pin holds what was protected for it. Where that is nothing, a pin of this name stays as it was.
     pub fn end_pin(&mut self, pinning: Pinning, now: Now) -> Pinned {
         let now = self.store.tick(now);
-        if pinning.held.is_none() {
+        let is_open = self.namespaces.get(pinning.wish.ns).is_some();
+        if !is_open {
+            self.store.disown_protected(pinning.held);
+        }
+        if !is_open || pinning.held.is_none() {
             return Pinned { pages: 0, pin: pinning.pin, ends_in_ms: 0 };
         }
         let pages = self.store.own_protected(pinning.held, &pinning.wish, now);

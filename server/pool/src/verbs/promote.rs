@@ -17,7 +17,7 @@ impl Pool {
         self.store.tick(now);
         for hash in hashes.iter().rev() {
             self.store.call.step();
-            if let Some(index) = self.store.pages().find_visible(ns.0, hash) {
+            if let Some(index) = self.find_page(ns, hash) {
                 self.store.touch(index);
             }
         }

@@ -125,7 +125,7 @@ impl Pool {
     /// The chunk that ends with a page and those before it, at most so many; none where the page has gone.
     pub fn list_chunks(&self, ns: NamespaceIndex, last: &BlockHash, max: usize) -> Vec<ListChunk> {
         let mut chunks = Vec::new();
-        let mut next = self.store.pages().find_visible(ns.0, last);
+        let mut next = self.find_page(ns, last);
         while let Some(page) = next.filter(|_| chunks.len() < max) {
             let end = PathEnd { page, pages: LIST_CHUNK_PAGES };
             let path = self.store.pages().upward(page).take(LIST_CHUNK_PAGES as usize).last();
@@ -156,10 +156,10 @@ impl Pool {
         from: Option<ListStart>,
         hashes: &[BlockHash],
     ) -> Option<ListStart> {
-        let is_here = |hash: &BlockHash| self.store.pages().find_visible(ns.0, hash).is_some();
+        let is_here = |hash: &BlockHash| self.find_page(ns, hash).is_some();
         let count = hashes.partition_point(is_here);
         let page = hashes[..count].last()?;
-        let mut upward = self.store.pages().upward(self.store.pages().find_visible(ns.0, page)?);
+        let mut upward = self.store.pages().upward(self.find_page(ns, page)?);
         upward.nth(count - 1)?;
         let follows = match (from, upward.next()) {
             (None, None) => true,

@@ -151,7 +151,7 @@ impl Pool {
     }
 
     fn end_of(&self, ns: NamespaceIndex, start: ListStart) -> Option<PathEnd> {
-        let page = self.store.pages().find_visible(ns.0, &start.page())?;
+        let page = self.find_page(ns, &start.page())?;
         Some(PathEnd { page, pages: start.pages })
     }
 
