@@ -233,11 +233,12 @@ fn an_end_that_comes_twice_or_late_says_the_same_and_one_for_the_last_time_is_fi
     assert_eq!(pool.session_record(ns, &id, 0), before);
     // In parts, and the next turn begins before the last part: the end is over, and the turn runs.
     pool.begin_turn(ns, &id, 1).unwrap();
-    let mut ending = TurnEnd::new(ns, &id, end_turn(0, &four));
+    let last = EndTurn { expected_return_ms: 50, last: true, ..end_turn(0, &four) };
+    let mut ending = TurnEnd::new(ns, &id, last);
     assert_eq!(pool.end_turn_step(&mut ending, 1), Ok(true));
     assert_eq!(pool.begin_turn(ns, &id, 2).unwrap().turn, 3);
     while pool.end_turn_step(&mut ending, 2).unwrap() {}
-    assert_eq!((ending.pages(), pool.stats().sessions_in_turn), (4, 1));
+    assert_eq!((ending.pages(), pool.stats().sessions_in_turn, pool.stats().sessions_expected), (4, 1, 0));
     // The session is closed in the middle of it: nothing is left to end.
     let mut ending = TurnEnd::new(ns, &id, EndTurn { priority: 5, ..end_turn(0, &four) });
     assert_eq!(pool.end_turn_step(&mut ending, 3), Ok(true));

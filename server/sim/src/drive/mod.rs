@@ -483,3 +483,6 @@ pub(crate) fn hash_of(block: u32) -> BlockHash {
 fn block_of(hash: &BlockHash) -> u32 {
     u32::from_le_bytes([hash.0[0], hash.0[1], hash.0[2], hash.0[3]])
 }
+
+#[cfg(test)]
+mod tests;
