@@ -262,6 +262,7 @@ fn a_process_takes_over_what_it_had_mapped_and_nothing_beside() {
         MappedSlot { slab: 99, ..good },
         MappedSlot { offset: SLOT / 2, ..good },
         MappedSlot { offset: 8 * SLOT, ..good },
+        MappedSlot { offset: SLOT << 32, ..good }, // of the same number, as far as 32 bits reach
         MappedSlot { offset: u64::MAX - (SLOT - 1), ..good },
         mapped(4, 3), // free, and nobody's
     ];

@@ -363,3 +363,6 @@ impl Leases {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,3 +27,6 @@ impl LeftLeases {
         self.of.retain(|(of, _), _| *of != client);
     }
 }
+
+#[cfg(test)]
+mod tests;

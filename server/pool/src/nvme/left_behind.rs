@@ -49,3 +49,6 @@ impl LeftBehind {
         };
     }
 }
+
+#[cfg(test)]
+mod tests;
