@@ -78,7 +78,7 @@ impl Bookmark {
         let (marks, rest) = raw.pages.as_bytes().as_chunks::<MARK_DIGITS>();
         let mark = |digits: &[u8; MARK_DIGITS]| {
             let digits = std::str::from_utf8(digits).ok()?;
-            Some(PageMark(u64::from_str_radix(digits, 16).ok()?))
+            crate::id::unhex(digits).map(|bytes| PageMark(u64::from_be_bytes(bytes)))
         };
         let pages: Option<Vec<PageMark>> = marks.iter().map(mark).collect();
         let pages = pages.filter(|_| rest.is_empty()).ok_or("its pages are not marks of sixteen digits")?;
@@ -114,6 +114,8 @@ mod tests {
             ("\"version\":1", "\"version\":2"),
             ("\"pages\":\"", "\"pages\":\"0"),
             ("\"pages\":\"", "\"pages\":\"zzzzzzzzzzzzzzzz"),
+            ("\"pages\":\"", "\"pages\":\"+00000000000000f"),
+            ("\"pages\":\"", "\"pages\":\"00000000000000AB"),
             ("0909", "09g9"),
             ("a \\\"talk\\\"", ""),
             ("{", "{\"more\":1,"),
