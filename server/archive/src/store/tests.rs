@@ -90,3 +90,47 @@ async fn litter_goes_when_it_is_old_and_nothing_else_does() {
     assert!(packs.join("b.pack#x").exists() && packs.join("c.pack#").exists());
     assert_eq!(store.list(Kind::Pack).await.unwrap().len(), 1);
 }
+
+/// Bookmarks are in folders of their own, one for each session.
+#[tokio::test]
+async fn litter_goes_from_the_folders_of_sessions_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store =
+        Store::open(&Place::Directory(dir.path().to_owned()), StoreSettings::default(), "tenants/one");
+    let store = store.unwrap();
+    let (name, id) = (crate::id::SessionName([7; 16]), ObjectId::new());
+    let key = Key::Bookmark(name, id);
+    store.put_new(key, &[Bytes::from_static(b"whole")]).await.unwrap();
+    let folder = dir.path().join(format!("tenants/one/sessions/{name}"));
+    let half = folder.join(format!("{}.json#1", ObjectId::new()));
+    std::fs::write(&half, "ha").unwrap();
+    assert_eq!(store.list_bookmarks(None).await.unwrap().len(), 1, "it is no bookmark yet");
+    assert_eq!(store.sweep_litter(0).await.unwrap(), 0, "its writer may be at work");
+    assert_eq!(store.sweep_litter(i64::MAX).await.unwrap(), 1);
+    assert!(!half.exists() && store.get(key, 100).await.unwrap() == "whole");
+}
+
+#[tokio::test]
+async fn a_place_that_names_nothing_plain_is_refused_and_nothing_is_read_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store =
+        Store::open(&Place::Directory(dir.path().to_owned()), StoreSettings::default(), "tenants/one");
+    let (store, key) = (store.unwrap(), Key::Of(Kind::Pack, ObjectId::new()));
+    store.put(key, Bytes::from_static(b"0123456789")).await.unwrap();
+    let Key::Of(_, id) = key else { panic!("it is") };
+    let file = dir.path().join(format!("tenants/one/packs/{id}.pack"));
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    let answers = [
+        store.get(key, 100).await.err(),
+        store.get_range(key, 2..5).await.err(),
+        store.get_tail(key, 4).await.err(),
+        store.head(key).await.err(),
+    ];
+    for answer in answers {
+        assert!(matches!(answer, Some(Error::Damaged { .. })), "{answer:?}");
+    }
+    // It is not written over either: whoever put it there may want it.
+    let refused = store.put_new(key, &[Bytes::from_static(b"new")]).await;
+    assert!(refused.is_err() && file.is_dir(), "{refused:?}");
+}
