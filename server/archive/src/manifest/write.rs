@@ -7,6 +7,7 @@ use crate::manifest::model::{Manifest, ShardDigests};
 use crate::manifest::raw::{
     LAYOUT, RawManifest, RawOwn, RawPage, RawPosition, RawSequence, RawSplit, VERSION, seal_place,
 };
+use crate::manifest::weight::weigh;
 use crate::split::Split;
 use turnkv_proto::BlockHash;
 
@@ -19,6 +20,8 @@ impl Manifest {
         let mut text = serde_json::to_vec(&self.raw(zeros.clone())).map_err(|it| fault(&it.to_string()))?;
         text.push(b'\n');
         Error::bound("bytes of a manifest", text.len() as u64, MANIFEST_BYTES_MAX)?;
+        // What is too much for a reader is told now, not to who needs the snapshot.
+        weigh(&text).map_err(|it| fault(&it.to_string()))?;
         let place = seal_place(&text, &zeros)
             .ok_or_else(|| fault("its spec, or another field, looks like a seal"))?;
         let digits = Digest::of(&text).to_string();

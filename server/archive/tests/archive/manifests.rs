@@ -1,6 +1,7 @@
 //! Manifests: what is written is read again, what no writer made is refused by its field's name, and nothing makes the parser fall.
 
 use crate::support::*;
+use turnkv_archive::limits::{MANIFEST_FREE_TEXT_BYTES_MAX, MANIFEST_FREE_VALUES_MAX};
 use turnkv_archive::{Digest, Error, Manifest, ManifestPage, ObjectId, Sequence, ShardDigests, Split};
 use turnkv_mutate::{Random, each_seed, mutate_bytes, mutate_text};
 use turnkv_proto::BlockHash;
@@ -173,4 +174,147 @@ fn the_field_that_is_wrong_is_named() {
     let unsealed = String::from_utf8(text).unwrap().replacen("a model", "b model", 1);
     let refused = Manifest::parse(unsealed.as_bytes());
     assert!(matches!(&refused, Err(Error::Invalid { field, .. }) if field == "turnkv.sha256"), "{refused:?}");
+}
+
+/// What is written is the only word on a snapshot: one that its own parser refuses would be lost when it is acknowledged.
+#[tokio::test]
+async fn a_manifest_that_could_not_be_read_again_is_not_written() {
+    let nested = |depth: usize| (0..depth).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+    let numbers = |count: usize| serde_json::Value::from(vec![7; count]);
+    let text = |bytes: usize| serde_json::Value::from("x".repeat(bytes));
+    let mut cases: Vec<(serde_json::Value, Option<bool>)> = vec![
+        (nested(100), Some(true)),
+        (nested(200), Some(false)),
+        (numbers(MANIFEST_FREE_VALUES_MAX), Some(false)),
+        (text(MANIFEST_FREE_TEXT_BYTES_MAX), Some(false)),
+    ];
+    // Where exactly it ends depends on what else is written: the two ends of it agree.
+    cases.extend((120..130).map(|depth| (nested(depth), None)));
+    cases.extend((0..12).map(|less| (numbers(MANIFEST_FREE_VALUES_MAX - less), None)));
+    cases.extend((0..30).map(|less| (text(MANIFEST_FREE_TEXT_BYTES_MAX - less), None)));
+    let mut random = Random::new(3);
+    for (at, (spec, wanted)) in cases.into_iter().enumerate() {
+        let mut manifest = random_manifest(&mut random);
+        manifest.header.spec = spec;
+        let written = manifest.to_json();
+        assert!(wanted.is_none_or(|wanted| wanted == written.is_ok()), "case {at}: {:?}", written.err());
+        if let Ok(text) = written {
+            assert_eq!(Manifest::parse(&text).unwrap(), manifest, "case {at}");
+        }
+    }
+    let store = crate::shaky::Shaky::new();
+    let archive = open(&store).await.unwrap();
+    let header = turnkv_archive::Header { spec: nested(200), ..plain_header() };
+    let refused = capture(&archive, &header, &chain(&header, 1, 2)).await;
+    assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    assert!(store.names_with("/manifests/").await.is_empty());
+}
+
+type Change = Box<dyn Fn(&mut Manifest)>;
+
+fn change(change: impl Fn(&mut Manifest) + 'static) -> Change {
+    Box::new(change)
+}
+
+/// Each number at its last allowed value, and one beyond.
+#[test]
+fn numbers_are_allowed_up_to_their_ends_and_refused_beyond() {
+    let name = |bytes: usize| "n".repeat(bytes);
+    let cases: Vec<(&str, Change, Change)> = vec![
+        (
+            "page_size_tokens",
+            change(|it| it.header.page_tokens = 4096),
+            change(|it| it.header.page_tokens = 4097),
+        ),
+        ("page_size_tokens", change(|it| it.header.page_tokens = 16), change(|it| it.header.page_tokens = 0)),
+        ("n_heads", change(|it| it.header.heads = 0), change(|it| it.header.heads = u32::MAX)),
+        ("n_layers", change(|it| it.header.layers = 0), change(|it| it.header.layers = u32::MAX)),
+        (
+            "turnkv.groups",
+            change(|it| it.header.groups = vec![serde_json::json!({}); 64]),
+            change(|it| it.header.groups = vec![serde_json::json!({}); 65]),
+        ),
+        (
+            "dtype",
+            change(move |it| it.header.dtype = name(128)),
+            change(move |it| it.header.dtype = name(129)),
+        ),
+        (
+            "dtype",
+            change(|it| it.header.dtype = "\u{e9}".repeat(64)),
+            change(|it| it.header.dtype = "a\nb".to_owned()),
+        ),
+        (
+            "turnkv.page_layout",
+            change(|it| it.header.page_layout = "x".to_owned()),
+            change(|it| it.header.page_layout = String::new()),
+        ),
+        (
+            "turnkv.shard_bytes",
+            change(|it| it.header.shard_bytes = 64 << 20),
+            change(|it| it.header.shard_bytes += 64 << 20),
+        ),
+        (
+            "turnkv.shard_bytes",
+            change(|it| it.header.shard_bytes = 1),
+            change(|it| it.header.shard_bytes = 0),
+        ),
+        (
+            "id",
+            change(|it| it.sequences[0].id = "\u{1f600}".repeat(32)),
+            change(|it| it.sequences[0].id = "x".repeat(129)),
+        ),
+        (
+            "id",
+            change(|it| it.sequences[0].id = " ".to_owned()),
+            change(|it| it.sequences[0].id = "\u{7f}".to_owned()),
+        ),
+        ("id", change(|_| ()), change(|it| it.sequences.push(it.sequences[0].clone()))),
+        ("page_ixs", change(|_| ()), change(|it| it.sequences[0].pages.clear())),
+        ("page_ixs", change(|_| ()), change(|it| it.sequences[0].pages[0] = u32::MAX)),
+        (
+            "fill_in_last_page",
+            change(|it| it.sequences[0].last_page_tokens = 16),
+            change(|it| it.sequences[0].last_page_tokens = 17),
+        ),
+        ("fill_in_last_page", change(|_| ()), change(|it| it.sequences[0].last_page_tokens = 0)),
+        ("pages[0]", change(|_| ()), change(|it| it.pages[0].shards.clear())),
+        ("turnkv.pages[0].parent", change(|_| ()), change(|it| it.pages[0].parent = Some(0))),
+    ];
+    let mut random = Random::new(11);
+    for (at, (field, allowed, beyond)) in cases.into_iter().enumerate() {
+        let mut manifest = random_manifest(&mut random);
+        (manifest.header.split, manifest.header.shards) = (Split::Whole, 1);
+        let whole = vec![ShardDigests::Whole(digest(&mut random))];
+        manifest.pages.iter_mut().for_each(|page| page.shards = whole.clone());
+        manifest.sequences = vec![sequence(manifest.pages.len(), 16)];
+        let mut good = manifest.clone();
+        allowed(&mut good);
+        assert_eq!(Manifest::parse(&good.to_json().unwrap()).unwrap(), good, "case {at}");
+        beyond(&mut manifest);
+        match manifest.to_json() {
+            Err(Error::Invalid { field: named, .. }) => assert!(named.contains(field), "case {at}: {named}"),
+            other => panic!("case {at}, {field}: {other:?}"),
+        }
+    }
+}
+
+/// A sequence is a way from the first page of a prompt, one page after the other; nothing else is.
+#[test]
+fn a_sequence_follows_parents_and_begins_at_a_first_page() {
+    each_seed(500, |random| {
+        let mut manifest = random_manifest(random);
+        manifest.sequences.clear();
+        for at in 1..manifest.pages.len() {
+            manifest.pages[at].parent = (!random.one_in(4)).then(|| random.below(at) as u32);
+        }
+        let count = manifest.pages.len();
+        let pages: Vec<u32> = (0..1 + random.below(3)).map(|_| random.below(count + 1) as u32).collect();
+        let parent = |page: &u32| manifest.pages.get(*page as usize).map(|page| page.parent);
+        let starts = parent(&pages[0]) == Some(None);
+        let holds = starts && pages.windows(2).all(|pair| parent(&pair[1]) == Some(Some(pair[0])));
+        manifest.sequences = vec![Sequence { pages: pages.clone(), ..sequence(1, 1) }];
+        assert_eq!(manifest.check().is_ok(), holds, "{pages:?} of {:?}", manifest.pages);
+        assert_eq!(manifest.to_json().is_ok(), holds);
+    });
 }
