@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// A directory that [`crate::Archive::export`] wrote, with its manifest. Clones are the same one.
@@ -25,13 +25,17 @@ pub struct Export {
 }
 
 impl Export {
-    /// Opens what is below a folder, and reads its manifest. Links are followed on the way to the folder only. Blocking.
+    /// Opens what is below a folder, and reads its manifest. Links are followed on the way to the folder only, and no step leads up.
+    /// Blocking.
     pub fn open(root: &Path, below: &Path) -> Result<Export, Error> {
         let path = root.join(below);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, root, flags, Mode::empty());
         let mut folder = opened.map_err(|fault| file_fault(root, &fault.into()))?;
-        for part in below.components() {
+        for part in below.components().filter(|part| *part != Component::CurDir) {
+            if !matches!(part, Component::Normal(_)) {
+                return Err(Error::invalid(path.display().to_string(), "leads out of its folder"));
+            }
             folder = open_folder(&folder, Path::new(part.as_os_str()), &path)?;
         }
         let file = path.join(MANIFEST);

@@ -4,7 +4,7 @@ use crate::shaky::Shaky;
 use crate::support::*;
 use std::path::Path;
 use std::process::Command;
-use turnkv_archive::{Error, Split};
+use turnkv_archive::{Error, Export, Split};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_comes_back_in_another_archive() {
@@ -166,4 +166,51 @@ async fn ordinary_tools_can_check_an_export() {
         let (good, said) = check(&directory);
         assert!(!good && said.contains("is damaged"), "{said}");
     }
+}
+
+/// Whoever names the folder below may not be who may read everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_outside_of_the_folder_of_exports_is_opened() {
+    let from = open(&Shaky::new()).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("exports");
+    let (within, outside) = (root.join("mine"), dir.path().join("others"));
+    let manifest = capture(&from, &plain_header(), &chain(&plain_header(), 1, 2)).await.unwrap();
+    for place in [&within, &outside] {
+        from.export(manifest.id, place, 1).await.unwrap();
+    }
+    assert_eq!(Export::open(&root, Path::new("mine")).unwrap().manifest().id, manifest.id);
+    assert_eq!(Export::open(&root, Path::new("./mine/")).unwrap().manifest().id, manifest.id);
+    for below in [Path::new("../others"), Path::new("mine/../../others"), &outside] {
+        let opened = Export::open(&root, below);
+        assert!(matches!(opened, Err(Error::Invalid { .. })), "{}: {opened:?}", below.display());
+    }
+}
+
+/// A directory is an export when its manifest is there, which is last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_that_ended_half_way_is_none_and_leaves_no_snapshot() {
+    let store = Shaky::new();
+    let from = open(&store).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = capture(&from, &plain_header(), &chain(&plain_header(), 1, 9)).await.unwrap();
+    let name = &store.names_with(&format!("packs/{}", manifest.packs[1])).await[0];
+    let whole = store.read(name).await;
+    let mut bytes = whole.clone();
+    bytes[3] ^= 1;
+    store.write(name, bytes).await;
+    let (broken, good) = (dir.path().join("broken"), dir.path().join("good"));
+    let refused = from.export(manifest.id, &broken, 1).await;
+    let named = manifest.packs[1].to_string();
+    assert!(matches!(&refused, Err(Error::Damaged { object, .. }) if object.contains(&named)), "{refused:?}");
+    let none = Export::open(&broken, Path::new(""));
+    assert!(matches!(none, Err(Error::NotFound { .. })), "{none:?}");
+    // It is not gone on with: what is in it may be of another snapshot.
+    store.write(name, whole).await;
+    let taken = from.export(manifest.id, &broken, 1).await;
+    assert!(matches!(taken, Err(Error::Exists { .. })), "{taken:?}");
+    from.export(manifest.id, &good, 1).await.unwrap();
+    std::fs::rename(good.join("manifest.json"), good.join("manifest.json.part")).unwrap();
+    assert!(matches!(import(&from, &good).await, Err(Error::NotFound { .. })));
+    assert_eq!(from.list().await.unwrap().len(), 1);
 }
