@@ -163,6 +163,7 @@ impl Index {
 mod tests {
     use super::*;
     use crate::blob::BlobCodec;
+    use std::collections::BTreeMap;
 
     fn pack(number: u8, blobs: &[u8]) -> PackIndex {
         let entry = |blob: &u8| Entry {
@@ -197,5 +198,59 @@ mod tests {
         index.add(pack(8, &[1]), 1);
         assert_eq!(index.unread(), [ObjectId([8; 16])], "there is no room for it");
         assert!(index.packs.len() == 4 && index.find(&Digest([1; 32])).is_some(), "numbers are used again");
+    }
+
+    /// Whether the index says of a blob what a plain table of packs says.
+    fn check(index: &Index, packs: &BTreeMap<u8, Vec<u8>>, condemned: &HashSet<u8>, blob: u8) {
+        let having = |number: &u8| packs.get(number).is_some_and(|blobs| blobs.contains(&blob));
+        let with: Vec<u8> = packs.keys().copied().filter(having).collect();
+        let found = index.find(&Digest([blob; 32])).map(|found| found.pack.0[0]);
+        assert_eq!(found.is_some(), !with.is_empty(), "blob {blob} in {packs:?}");
+        assert!(found.is_none_or(|number| with.contains(&number)), "blob {blob} is in pack {found:?}");
+        let lasting = index.find_lasting(&Digest([blob; 32])).map(|found| found.pack.0[0]);
+        let stay = with.iter().any(|number| !condemned.contains(number));
+        assert_eq!(lasting.is_some(), stay, "blob {blob} in {packs:?}, condemned {condemned:?}");
+        assert!(lasting.is_none_or(|number| !condemned.contains(&number)));
+        assert!(!stay || found.is_some_and(|number| !condemned.contains(&number)), "rather one that stays");
+    }
+
+    #[test]
+    fn it_knows_what_a_table_of_all_packs_knows_after_every_step() {
+        const ROOM: usize = 20;
+        turnkv_mutate::each_seed(120, |random| {
+            let mut index = Index::default();
+            let (mut packs, mut condemned) = (BTreeMap::<u8, Vec<u8>>::new(), HashSet::new());
+            for _ in 0..60 {
+                let number = random.below(9) as u8;
+                match random.below(5) {
+                    0 | 1 => {
+                        // Blobs whose digests begin alike are told apart by the rest of it.
+                        let blobs: Vec<u8> = (0..10).filter(|_| random.one_in(2)).collect();
+                        let count: usize = packs.values().map(Vec::len).sum();
+                        let fits = count + blobs.len() <= ROOM;
+                        let unread = index.unread().len();
+                        index.add(pack(number, &blobs), ROOM);
+                        let is_new = !packs.contains_key(&number);
+                        assert_eq!(index.unread().len() - unread, usize::from(is_new && !fits));
+                        if is_new && fits {
+                            packs.insert(number, blobs);
+                        }
+                    }
+                    2 => {
+                        index.remove(&ObjectId([number; 16]));
+                        packs.remove(&number);
+                        condemned.remove(&number);
+                    }
+                    3 => {
+                        index.condemn(ObjectId([number; 16]));
+                        condemned.insert(number);
+                    }
+                    _ => index.begin_reading(),
+                }
+                assert_eq!(index.blobs(), packs.values().map(Vec::len).sum::<usize>());
+                assert_eq!(index.packs(), packs.keys().map(|number| ObjectId([*number; 16])).collect());
+                (0..10).for_each(|blob| check(&index, &packs, &condemned, blob));
+            }
+        });
     }
 }

@@ -125,3 +125,6 @@ impl Split {
         Bytes::from(shard)
     }
 }
+
+#[cfg(test)]
+mod tests;

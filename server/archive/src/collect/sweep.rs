@@ -258,3 +258,6 @@ impl Collection<'_> {
 fn stored_bytes(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| u64::from(entry.stored_bytes)).sum()
 }
+
+#[cfg(test)]
+mod tests;

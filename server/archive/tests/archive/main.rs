@@ -9,6 +9,7 @@ mod exports;
 mod folders;
 mod kills;
 mod manifests;
+mod parts;
 mod round_trips;
 mod shaky;
 mod sharing;
