@@ -63,8 +63,11 @@ impl<J: Job> Schedule<J> {
         }
         let write_fits = self.writes.front().is_some_and(|job| self.write_fits(job.bytes()));
         let write_due = self.reads_since_write >= READS_PER_WRITE;
+        let write_waits = self.writes.front().is_some_and(|job| self.is_within_half(job.bytes()));
         let job = match self.reads.front() {
             Some(_) if write_fits && write_due => self.writes.pop_front()?,
+            // Smaller reads would take all that comes free before it is enough for the write.
+            Some(_) if write_waits && write_due => return None,
             Some(read) if self.fits(read.bytes()) => self.reads.pop_front()?,
             Some(_) => return None,
             None if write_fits => self.writes.pop_front()?,
@@ -86,8 +89,12 @@ impl<J: Job> Schedule<J> {
     }
 
     fn write_fits(&self, bytes: u64) -> bool {
-        let half = self.inflight_write_bytes == 0 || self.inflight_write_bytes + bytes <= self.bytes_max / 2;
-        half && self.fits(bytes)
+        self.is_within_half(bytes) && self.fits(bytes)
+    }
+
+    /// Whether a write waits for no other write.
+    fn is_within_half(&self, bytes: u64) -> bool {
+        self.inflight_write_bytes == 0 || self.inflight_write_bytes + bytes <= self.bytes_max / 2
     }
 
     /// An operation that was started has ended.

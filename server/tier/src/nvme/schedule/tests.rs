@@ -34,6 +34,38 @@ fn reads_go_first_and_writes_are_not_starved() {
     assert_eq!(order.len(), 101);
 }
 
+/// Small reads that never end would take each byte that comes free before it is enough for a larger write.
+#[test]
+fn a_write_larger_than_each_read_is_not_starved_by_reads_that_always_wait() {
+    for (write_bytes, write_in_flight) in [(40, false), (50, false), (90, false), (400, false), (20, true)] {
+        let mut schedule = Schedule::new(100);
+        let mut flying = VecDeque::new();
+        if write_in_flight {
+            // Another one has most of what writes may have: this one waits for it and for nothing else.
+            schedule.push(fake(false, 40, 0));
+            flying.extend(schedule.next());
+        }
+        (0..20).for_each(|number| schedule.push(fake(true, 10, 10 + number)));
+        flying.extend(std::iter::from_fn(|| schedule.next()));
+        schedule.push(fake(false, write_bytes, 1));
+        let mut started_after = None;
+        for reads in 0..200 {
+            schedule.push(fake(true, 10, 100 + reads));
+            while let Some(job) = schedule.next() {
+                if !job.read {
+                    started_after = started_after.or(Some(reads));
+                }
+                flying.push_back(job);
+            }
+            let ended = flying.pop_front().unwrap();
+            schedule.ended(&ended);
+        }
+        let reads = started_after.unwrap_or_else(|| panic!("{write_bytes} bytes never start"));
+        // As many as may go first, and those in flight then.
+        assert!(reads <= READS_PER_WRITE as usize + 12, "{write_bytes} bytes waited for {reads} reads");
+    }
+}
+
 #[test]
 fn an_operation_above_the_bound_runs_alone() {
     let mut schedule = Schedule::new(100);
