@@ -231,4 +231,67 @@ mod tests {
             assert!(taker.join().unwrap());
         });
     }
+
+    /// Free parts as whoever looks at every MiB would tell them.
+    fn free_of(taken: &[bool]) -> BTreeMap<usize, usize> {
+        let mut free = BTreeMap::new();
+        for (at, _) in taken.iter().enumerate().filter(|(_, taken)| !**taken) {
+            match free.last_entry() {
+                Some(mut last) if last.key() + last.get() == at * MIB => *last.get_mut() += MIB,
+                _ => drop(free.insert(at * MIB, MIB)),
+            }
+        }
+        free
+    }
+
+    #[test]
+    fn no_two_have_the_same_memory_and_what_is_free_is_one_part_where_it_touches() {
+        let bounces = BounceBuffers::create(0, false).unwrap();
+        turnkv_mutate::each_seed(100, |random| {
+            let mut taken = vec![false; bounces.region().len() / MIB];
+            let mut parts: Vec<Bounce> = Vec::new();
+            for _ in 0..60 {
+                let wanted = 1 + random.below(20);
+                match random.below(3) {
+                    0 => {
+                        let fits = taken.split(|taken| *taken).any(|free| free.len() >= wanted);
+                        let part = bounces.try_take(wanted * MIB);
+                        assert_eq!(part.is_some(), fits, "{wanted} MiB of {taken:?}");
+                        parts.extend(part);
+                    }
+                    1 if !parts.is_empty() => drop(parts.swap_remove(random.below(parts.len()))),
+                    2 if !parts.is_empty() => {
+                        let which = random.below(parts.len());
+                        parts[which].shrink(wanted * MIB);
+                    }
+                    _ => {}
+                }
+                taken.fill(false);
+                for slot in parts.iter().map(Bounce::slot) {
+                    for at in slot.offset() / MIB..(slot.offset() + slot.len()) / MIB {
+                        assert!(!std::mem::replace(&mut taken[at], true), "MiB {at} is two parts'");
+                    }
+                }
+                assert_eq!(bounces.room.lock().free, free_of(&taken));
+            }
+        });
+    }
+
+    /// A read that asks for much is not passed by those that ask for little, or it would wait for ever.
+    #[test]
+    fn what_does_not_fit_the_first_that_waits_is_nobody_elses() {
+        let bounces = BounceBuffers::create(0, false).unwrap();
+        let whole = bounces.region().len();
+        let small = bounces.try_take(MIB).unwrap();
+        let rest = bounces.try_take(whole - MIB).unwrap();
+        let served = Arc::new(Mutex::new(Vec::new()));
+        for bytes in [whole, MIB] {
+            let served = Arc::clone(&served);
+            bounces.when_free(bytes, Box::new(move |part| served.lock().push(part.slot().len())));
+        }
+        drop(rest);
+        assert!(served.lock().is_empty() && bounces.try_take(MIB).is_none(), "the first one waits");
+        drop(small);
+        assert_eq!(*served.lock(), [whole, MIB]);
+    }
 }

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use turnkv_proto::{BlockHash, NamespaceId};
 
+mod unlucky;
+
 const BLOCKS: u32 = 64;
 const SEGMENTS: u32 = 6;
 

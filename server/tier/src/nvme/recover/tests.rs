@@ -13,6 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use turnkv_transfer::checksum;
 
+mod several;
+
 const SEGMENT: u64 = 1 << 20;
 const BLOCKS: u32 = 256;
 const NONCE: Nonce = Nonce([5; 16]);
