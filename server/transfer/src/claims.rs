@@ -34,3 +34,6 @@ impl Claims {
         debug_assert!(known.is_some(), "a right is given back once");
     }
 }
+
+#[cfg(test)]
+mod tests;

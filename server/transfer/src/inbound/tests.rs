@@ -178,3 +178,45 @@ fn damaged_streams_give_the_frames_that_are_whole_and_then_an_error_however_they
         assert_eq!(refused, !ends_well);
     });
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 60 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// As a kernel gives them out: a descriptor comes with the first byte of its frame, and a receive ends within or after that frame.
+    #[test]
+    fn each_descriptor_comes_with_its_frame_however_receives_are_cut(
+        frames in prop::collection::vec((prop_oneof![0usize..60, Just(READ_BUFFER_BYTES)], any::<bool>()), 1..20),
+        cuts in prop::collection::vec(prop_oneof![1usize..9, 1usize..300, 1usize..40_000], 1..20),
+    ) {
+        let open = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let mut sent: VecDeque<(Vec<u8>, Option<OwnedFd>)> =
+            frames.iter().enumerate().map(|(at, (len, has))| (frame(at as u8, &vec![7; *len]), has.then(open))).collect();
+        let wanted: Vec<Option<i32>> = sent.iter().map(|(_, fd)| fd.as_ref().map(AsRawFd::as_raw_fd)).collect();
+        let (mut inbound, mut cuts, mut came) = (Inbound::new(), cuts.iter().cycle(), Vec::new());
+        loop {
+            while let Some(frame) = inbound.take().unwrap() {
+                prop_assert_eq!(usize::from(frame.verb), came.len());
+                came.push(frame);
+            }
+            if sent.is_empty() {
+                break;
+            }
+            inbound.begin_large(None);
+            let mut room = inbound.space().len().min(*cuts.next().unwrap());
+            let (mut bytes, mut fd) = (Vec::new(), None);
+            while room > 0 && fd.is_none() && let Some((first, has)) = sent.front_mut() {
+                fd = has.take();
+                bytes.extend(first.drain(..first.len().min(room)));
+                room = room.saturating_sub(bytes.len());
+                if first.is_empty() {
+                    sent.pop_front();
+                }
+            }
+            inbound.space()[..bytes.len()].copy_from_slice(&bytes);
+            inbound.advance(bytes.len(), fd).unwrap();
+        }
+        let fds: Vec<Option<i32>> = came.iter().map(|frame| frame.fd.as_ref().map(AsRawFd::as_raw_fd)).collect();
+        prop_assert_eq!(fds, wanted);
+        prop_assert!(inbound.is_empty() && inbound.fds.is_empty());
+    }
+}

@@ -210,3 +210,6 @@ impl<M> Finished<M> {
         self.posted.complete(self.outcome);
     }
 }
+
+#[cfg(test)]
+mod tests;

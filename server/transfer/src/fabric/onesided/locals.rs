@@ -26,6 +26,11 @@ pub(super) struct Local<M> {
 }
 
 impl<M> Local<M> {
+    #[cfg(test)]
+    pub(super) fn of(memory: M, region: &Arc<Region>) -> Arc<Self> {
+        Arc::new(Self { memory, _region: Arc::clone(region) })
+    }
+
     pub(super) fn memory(&self) -> &M {
         &self.memory
     }

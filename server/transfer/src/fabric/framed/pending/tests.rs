@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::fabric::conformance::region;
 use crate::fabric::operation::{Op, RegionKey, RemoteSpan};
@@ -67,4 +69,65 @@ fn a_rail_holds_a_bounded_number_whatever_the_queue_holds() {
     let mut taken = Vec::new();
     queue.poll(&mut taken, std::time::Duration::ZERO);
     assert_eq!(taken.len(), RAIL_OPERATIONS_MAX + 1, "each once");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is posted when: each direction keeps its order, and neither has more than its turn while the other waits.
+    #[test]
+    fn turns_are_fair_and_keep_the_order_of_each_direction(
+        steps in proptest::collection::vec((0u8..6, 1usize..=BYTES), 1..400)
+    ) {
+        let (slab, queue) = (region(BYTES), CompletionQueue::new(1000));
+        let pending = Pending::new(&queue).unwrap();
+        let key = RegionKey { key: 1, base: 0, bytes: BYTES as u64 };
+        let (mut waiting, mut unanswered) = ([VecDeque::new(), VecDeque::new()], Vec::new());
+        // Since when one direction goes on although the other waits, in bytes.
+        let mut turn: (Option<Direction>, u64) = (None, 0);
+        for (number, (step, bytes)) in steps.into_iter().enumerate() {
+            let (remote, slot) = (RemoteSpan::new(key, 0, bytes as u32).unwrap(), slab.slot(0, bytes).unwrap());
+            let op = Op(number as u64);
+            match step {
+                0 => pending.post(Operation::read(remote, slot, op).unwrap()).unwrap(),
+                1 => pending.post(Operation::write(slot, remote, op).unwrap()).unwrap(),
+                2 => if let Some(posted) = unanswered.pop() {
+                    pending.complete(posted, Outcome::Done);
+                },
+                _ => {
+                    let can_begin = !pending.fall_asleep(true, unanswered.len());
+                    pending.awake();
+                    let begun = pending.next(unanswered.len());
+                    prop_assert_eq!(begun.is_some(), can_begin, "who sleeps has nothing to begin");
+                    let Some(posted) = begun else {
+                        let idle = waiting.iter().all(VecDeque::is_empty);
+                        prop_assert!(idle || !waiting[1].is_empty() && !unanswered.is_empty());
+                        continue;
+                    };
+                    let direction = posted.operation().direction();
+                    let is_write = direction == Direction::Write;
+                    prop_assert!(!is_write || unanswered.is_empty(), "reads are answered before a write begins");
+                    prop_assert_eq!(waiting[usize::from(is_write)].pop_front(), Some(posted.operation().op()));
+                    if turn.0 != Some(direction) || waiting[usize::from(!is_write)].is_empty() {
+                        turn = (Some(direction), 0);
+                    }
+                    turn.1 += u64::from(posted.operation().bytes());
+                    prop_assert!(turn.1 < RAIL_TURN_BYTES + BYTES as u64, "{direction:?} goes on for {} bytes", turn.1);
+                    if is_write { pending.complete(posted, Outcome::Done) } else { unanswered.push(posted) }
+                }
+            }
+            if step < 2 {
+                waiting[usize::from(step)].push_back(op);
+            }
+        }
+        let left = waiting.iter().map(VecDeque::len).sum::<usize>();
+        pending.die(Cause::PeerGone);
+        unanswered.drain(..).for_each(|posted| pending.complete(posted, Outcome::Failed(Cause::PeerGone)));
+        let mut told = Vec::new();
+        queue.poll(&mut told, std::time::Duration::ZERO);
+        let cancelled = told.iter().filter(|one| one.outcome == Outcome::Failed(Cause::Cancelled)).count();
+        prop_assert_eq!((cancelled, pending.queued_bytes(), queue.admitted()), (left, 0, 0));
+        let refused = pending.post(operation(&slab, Direction::Read, 0)).unwrap_err();
+        prop_assert_eq!((refused.why, pending.death()), (WhyUnposted::Dead, Some(Cause::PeerGone)));
+    }
 }
