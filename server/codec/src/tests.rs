@@ -1,5 +1,6 @@
 //! Every codec gives back what it took, by every set of instructions, and nothing that an encoder did not make passes for a page.
 
+mod documented;
 mod hostile;
 mod round_trips;
 
