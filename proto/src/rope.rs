@@ -114,7 +114,7 @@ impl Drop for Taken<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Rope;
+    use super::{Rope, SMALL_BYTES};
     use bytes::{Buf, Bytes};
 
     #[test]
@@ -124,5 +124,48 @@ mod tests {
         assert!(rope.take(100_001).is_none());
         assert_eq!(rope.take(100_000).map(|taken| taken.remaining()), Some(100_000));
         assert!(rope.is_empty() && rope.pieces.is_empty());
+    }
+
+    /// Bytes that tell where they were.
+    fn numbered(from: usize, len: usize) -> Bytes {
+        (from..from + len).map(|at| (at % 251) as u8).collect()
+    }
+
+    #[test]
+    fn bytes_come_out_in_the_order_they_came_in_however_they_are_cut_and_taken() {
+        turnkv_mutate::each_seed(200, |random| {
+            let mut rope = Rope::default();
+            let (mut pushed, mut taken) = (0, 0);
+            for _ in 0..40 {
+                let sizes = [0, 1, 100, SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, 3 * SMALL_BYTES];
+                let len = sizes[random.below(sizes.len())];
+                if random.one_in(2) {
+                    rope.push(numbered(pushed, len));
+                    pushed += len;
+                    continue;
+                }
+                let there = pushed - taken;
+                let wanted = len + random.below(3);
+                let Some(mut part) = rope.take(wanted) else {
+                    assert!(wanted > there, "{wanted} of {there} bytes are there");
+                    continue;
+                };
+                assert!(wanted <= there && part.remaining() == wanted);
+                assert!(part.split(wanted + 1).is_none(), "no further than the part goes");
+                // Some of it is read, some split off, and what is left goes with the part.
+                let read = random.below(wanted + 1);
+                assert_eq!(part.copy_to_bytes(read), numbered(taken, read));
+                let split = random.below(wanted - read + 1);
+                let pieces = part.split(split).unwrap();
+                assert!(pieces.iter().all(|piece| !piece.is_empty()));
+                assert_eq!(pieces.concat(), numbered(taken + read, split));
+                assert_eq!(part.remaining(), wanted - read - split);
+                drop(part);
+                taken += wanted;
+                assert_eq!(rope.is_empty(), taken == pushed);
+            }
+            let rest = rope.take(pushed - taken).unwrap().copy_to_bytes(pushed - taken);
+            assert_eq!(rest, numbered(taken, pushed - taken));
+        });
     }
 }
