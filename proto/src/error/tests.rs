@@ -6,7 +6,7 @@ use crate::wire;
 use tonic::Status;
 use tonic_types::StatusExt;
 
-const KINDS: [ErrorKind; 10] = [
+const KINDS: [ErrorKind; 11] = [
     ErrorKind::Invalid,
     ErrorKind::NamespaceUnknown,
     ErrorKind::LeaseUnknown,
