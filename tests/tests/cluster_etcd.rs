@@ -9,8 +9,9 @@ use turnkv_client::{DataPlane, EndTurn, OffloadOptions};
 use turnkv_proto::wire::StandingReply;
 use turnkv_tests::cluster::{AGREE_MAX, Cluster, Known};
 use turnkv_tests::etcd::Etcd;
+use turnkv_tests::http::steady_address;
 use turnkv_tests::pages::chain;
-use turnkv_tests::server::Setup;
+use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 
 const PAGE: u64 = 16 << 10;
@@ -198,5 +199,23 @@ async fn a_member_that_is_gone_for_good_is_forgotten_and_one_that_lives_is_back_
     ensure!(command.output()?.status.success() && !keys()?.contains("pool-2"), "{}", keys()?);
     cluster.servers[2].restart()?;
     cluster.agree(&ALL, AGREE_MAX).await?;
+    Ok(())
+}
+
+/// Two that live and have one name are counted and named by those that hear both.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_of_one_name_are_told_of() -> Result<()> {
+    let Some(etcd) = Etcd::start()? else { return Ok(()) };
+    let cluster = pools(&etcd).await?;
+    let (tcp, metrics) = (steady_address()?.to_string(), steady_address()?.to_string());
+    let other = Setup { tcp: Some(tcp), metrics: Some(metrics), ..cluster.setup(2).clone() };
+    let _other = Server::start(other)?;
+    let until = Instant::now() + Duration::from_secs(60);
+    while cluster.value(0, "turnkv_cluster_lives_total")? < 2.0 {
+        let own = cluster.value(2, "turnkv_cluster_lives_total")?;
+        ensure!(Instant::now() < until, "it is not counted that two servers are pool-2; {own} lives there");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    ensure!(cluster.servers[0].log().contains("two servers speak as one member"), "it is not said");
     Ok(())
 }

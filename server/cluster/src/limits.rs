@@ -10,8 +10,9 @@ pub const INCARNATION_AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 /// Members whose highest incarnation is remembered, those that left included.
 pub const MARKS_MAX: usize = 4 * MEMBERS_MAX;
 /// Milliseconds over which an earlier life of a member speaks beside a later one before they are two servers of one name, and between two
-/// times that this is told: what was on its way of a life that ended comes sooner.
-pub const TWICE_MS: u64 = 3_000;
+/// times that this is told. Of a life that ended one message at most comes late; two that hear of one another in etcd speak so for some
+/// seconds each time.
+pub const TWICE_MS: u64 = 1_500;
 /// Rounds in a row that an empty view, or one of less than half, must be seen before it is believed.
 pub const SHRUNK_ROUNDS: u32 = 3;
 /// Rounds in a row without its peers after which a member says that it is away.

@@ -1,21 +1,21 @@
 //! Sessions whose pages were brought here ahead of a turn, with what their homes said of them: a turn that begins after its home is gone
 //! goes on with those that came. Owns: their bounds, and who is forgotten. Must not know: how pages come, which of them did.
 
-use super::session::SessionKey;
 use crate::limits::{BROUGHT_PAGES_MAX, BROUGHT_SESSIONS_MAX, BROUGHT_TIME};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-use turnkv_proto::BlockHash;
+use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
 /// These, the one of longest ago first.
 #[derive(Default)]
-pub(super) struct BroughtSessions(Mutex<VecDeque<BroughtSession>>);
+pub(crate) struct BroughtSessions(Mutex<VecDeque<BroughtSession>>);
 
 /// One of them.
 pub(super) struct BroughtSession {
-    of: SessionKey,
+    namespace: NamespaceId,
+    session: SessionId,
     /// Turns that had ended.
     pub(super) turns: u32,
     /// Its pages, in order.
@@ -25,10 +25,17 @@ pub(super) struct BroughtSession {
 
 impl BroughtSessions {
     /// Its home says this of one. Those of longest ago are forgotten where there are too many.
-    pub(super) fn note(&self, of: SessionKey, turns: u32, hashes: Arc<[BlockHash]>) {
+    pub(super) fn note(
+        &self,
+        namespace: NamespaceId,
+        session: SessionId,
+        turns: u32,
+        hashes: Arc<[BlockHash]>,
+    ) {
+        let brought = BroughtSession { namespace, session, turns, hashes, at: Instant::now() };
         let mut all = self.0.lock();
-        all.retain(|known| known.of != of && known.at.elapsed() < BROUGHT_TIME);
-        all.push_back(BroughtSession { of, turns, hashes, at: Instant::now() });
+        all.retain(|known| !known.is_of(&namespace, &brought.session) && known.at.elapsed() < BROUGHT_TIME);
+        all.push_back(brought);
         let mut pages: usize = all.iter().map(|known| known.hashes.len()).sum();
         while all.len() > BROUGHT_SESSIONS_MAX || pages > BROUGHT_PAGES_MAX {
             let Some(first) = all.pop_front() else { return };
@@ -36,34 +43,46 @@ impl BroughtSessions {
         }
     }
 
+    /// How many are remembered.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
     /// What was said of one, for the last time: its turn begins.
-    pub(super) fn take(&self, of: &SessionKey) -> Option<BroughtSession> {
+    pub(super) fn take(&self, namespace: &NamespaceId, session: &SessionId) -> Option<BroughtSession> {
         let mut all = self.0.lock();
-        let at = all.iter().position(|known| known.of == *of)?;
+        let at = all.iter().position(|known| known.is_of(namespace, session))?;
         all.remove(at).filter(|known| known.at.elapsed() < BROUGHT_TIME)
+    }
+}
+
+impl BroughtSession {
+    fn is_of(&self, namespace: &NamespaceId, session: &SessionId) -> bool {
+        self.namespace == *namespace && self.session == *session
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use turnkv_proto::{NamespaceId, SessionId};
+
+    const NAMESPACE: NamespaceId = NamespaceId([1; 32]);
 
     #[test]
     fn the_last_word_on_each_is_kept_and_no_more_than_may_be() {
         let brought = BroughtSessions::default();
-        let of = |at: usize| SessionKey {
-            namespace: NamespaceId([1; 32]),
-            session: SessionId::parse(&format!("s{at}")).unwrap(),
+        let session = |at: usize| SessionId::parse(&format!("s{at}")).unwrap();
+        let note = |at, turns, pages| {
+            brought.note(NAMESPACE, session(at), turns, vec![BlockHash([7; 32]); pages].into())
         };
-        let pages = |count: usize| vec![BlockHash([7; 32]); count].into();
-        (0..BROUGHT_SESSIONS_MAX + 2).for_each(|at| brought.note(of(at), 1, pages(1)));
-        assert!(brought.take(&of(1)).is_none() && brought.take(&of(2)).is_some_and(|known| known.turns == 1));
-        brought.note(of(5), 2, pages(3));
-        let last = brought.take(&of(5)).unwrap();
-        assert_eq!((last.turns, last.hashes.len()), (2, 3));
-        assert!(brought.take(&of(5)).is_none(), "its turn has begun");
-        brought.note(of(1), 1, pages(BROUGHT_PAGES_MAX));
-        assert!(brought.take(&of(9)).is_none() && brought.take(&of(1)).is_some());
+        let take = |at| brought.take(&NAMESPACE, &session(at)).map(|known| (known.turns, known.hashes.len()));
+        (0..BROUGHT_SESSIONS_MAX + 2).for_each(|at| note(at, 1, 1));
+        assert_eq!((take(1), take(2), brought.count()), (None, Some((1, 1)), BROUGHT_SESSIONS_MAX - 1));
+        note(5, 2, 3);
+        assert_eq!(take(5), Some((2, 3)));
+        assert_eq!(take(5), None, "its turn has begun");
+        note(1, 1, BROUGHT_PAGES_MAX);
+        assert_eq!((take(9), take(1)), (None, Some((1, BROUGHT_PAGES_MAX))));
+        assert!(brought.take(&NamespaceId([2; 32]), &session(10)).is_none() && brought.count() == 0);
     }
 }

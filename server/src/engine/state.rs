@@ -74,7 +74,7 @@ pub(crate) struct Engine {
     /// Sessions of other members that are brought by a time.
     pub(super) expected: Expected,
     /// Sessions of other members that were brought ahead of their turn.
-    pub(super) brought: BroughtSessions,
+    pub(crate) brought: BroughtSessions,
     /// Where second copies of pins are.
     pub(super) placed_pins: PlacedPins,
     /// How far this host is being emptied.

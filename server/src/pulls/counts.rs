@@ -25,6 +25,7 @@ pub(super) struct PullCounts {
     waiting_reloads: Gauge,
     second_copies: Gauge,
     second_copies_max: Gauge,
+    brought: Gauge,
 }
 
 impl PullCounts {
@@ -71,6 +72,10 @@ impl PullCounts {
                 "Bytes of prefixes that were pulled from other pools, which have them as well, and may stay like other pages",
             ),
             second_copies_max: shown("turnkv_cluster_limit_second_copy_bytes", "The most of these"),
+            brought: shown(
+                "turnkv_cluster_brought_sessions",
+                "Sessions of other pools whose pages were prefetched here, and whose turn has not begun",
+            ),
         }
     }
 
@@ -103,6 +108,7 @@ impl PullCounts {
         self.waiting_reloads.set(engine.afar.waiting_reloads.load(Ordering::Relaxed) as f64);
         self.second_copies.set(engine.afar.second_copies.bytes() as f64);
         self.second_copies_max.set(engine.second_copy_bytes_max() as f64);
+        self.brought.set(engine.brought.count() as f64);
         self.refused.absolute(engine.afar.refused.load(Ordering::Relaxed));
     }
 }
