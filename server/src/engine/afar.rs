@@ -9,6 +9,7 @@
 //! a bounded time. One that waited in vain for a pull of which nothing comes ends that wait for all: nothing of it counts as on its way
 //! until more of it comes.
 
+use super::brought::BroughtSessions;
 use super::second_copies::SecondCopies;
 use crate::cluster::MemberCard;
 use crate::limits::{
@@ -40,6 +41,8 @@ pub(crate) struct Afar {
     pub(crate) refused: AtomicU64,
     /// Prefixes that came, and that other pools have as well.
     pub(crate) second_copies: SecondCopies,
+    /// Sessions that were brought ahead of their turn.
+    pub(crate) brought: BroughtSessions,
 }
 
 /// Pages that are to be brought from another pool.

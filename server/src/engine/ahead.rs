@@ -93,7 +93,7 @@ impl Engine {
         match found {
             Ok(Some(AtHome::Named(turns, pull))) => {
                 let hashes = Arc::clone(&pull.hashes);
-                self.brought.note(of.namespace, of.session.clone(), turns, hashes);
+                self.afar.brought.note(of.namespace, of.session.clone(), turns, hashes);
                 let pull = Pull { session: None, tip: None, expected: true, ..pull };
                 Ok(Some(self.pull(pull).unwrap_or(0)))
             }

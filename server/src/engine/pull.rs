@@ -48,7 +48,7 @@ impl Engine {
             );
             None
         });
-        match (home, self.brought.take(&ask.of.namespace, &ask.of.session)) {
+        match (home, self.afar.brought.take(&ask.of.namespace, &ask.of.session)) {
             // Of what its home named, what came before is here; and where the home says more of it, that is known already.
             (None, Some(brought))
                 if self.turn_of(ns, &ask.of.session).is_none_or(|turn| turn < brought.turns) =>

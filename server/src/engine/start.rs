@@ -136,7 +136,6 @@ impl Engine {
             archived: super::archived::Archived::new(&settings.archive),
             afar: Default::default(),
             expected: Default::default(),
-            brought: Default::default(),
             placed_pins: Default::default(),
             moves: Default::default(),
             clients,

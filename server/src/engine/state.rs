@@ -3,7 +3,6 @@
 
 use super::afar::Afar;
 use super::archived::Archived;
-use super::brought::BroughtSessions;
 use super::clients::Clients;
 use super::durable::DurableWaits;
 use super::expected::Expected;
@@ -73,8 +72,6 @@ pub(crate) struct Engine {
     pub(crate) afar: Afar,
     /// Sessions of other members that are brought by a time.
     pub(super) expected: Expected,
-    /// Sessions of other members that were brought ahead of their turn.
-    pub(crate) brought: BroughtSessions,
     /// Where second copies of pins are.
     pub(super) placed_pins: PlacedPins,
     /// How far this host is being emptied.

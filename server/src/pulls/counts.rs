@@ -108,7 +108,7 @@ impl PullCounts {
         self.waiting_reloads.set(engine.afar.waiting_reloads.load(Ordering::Relaxed) as f64);
         self.second_copies.set(engine.afar.second_copies.bytes() as f64);
         self.second_copies_max.set(engine.second_copy_bytes_max() as f64);
-        self.brought.set(engine.brought.count() as f64);
+        self.brought.set(engine.afar.brought.count() as f64);
         self.refused.absolute(engine.afar.refused.load(Ordering::Relaxed));
     }
 }
