@@ -143,4 +143,4 @@ impl HeldLeases {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

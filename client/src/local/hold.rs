@@ -272,3 +272,6 @@ async fn ask_to_take_over(
 fn pause(lease_ms: u32) -> Duration {
     Duration::from_millis(u64::from(lease_ms) / RENEWALS_PER_LEASE).clamp(RENEW_PAUSE_MIN, RENEW_PAUSE_MAX)
 }
+
+#[cfg(test)]
+mod tests;

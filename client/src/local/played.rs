@@ -27,13 +27,19 @@ impl Said {
 /// What is answered to a verb; none: the connection is closed instead.
 type Answers = Box<dyn Fn(Verb) -> Option<Vec<Said>> + Send + Sync>;
 
+/// What it says and has heard, changed while it runs.
+struct Stage {
+    answers: Answers,
+    hello: Mutex<wire::HelloReply>,
+    stalled: AtomicBool,
+    heard: Mutex<Vec<(Verb, Vec<u8>)>>,
+}
+
 /// Dropped, it takes no more connections.
 pub(crate) struct PlayedServer {
     listener: Arc<LocalListener>,
     path: PathBuf,
-    heard: Arc<Mutex<Vec<(Verb, Vec<u8>)>>>,
-    /// Answers wait while this is set.
-    pub(crate) stalled: Arc<AtomicBool>,
+    stage: Arc<Stage>,
     _dir: tempfile::TempDir,
 }
 
@@ -42,18 +48,20 @@ impl PlayedServer {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("played.sock");
         let listener = Arc::new(LocalListener::bind(&path, 0o600).unwrap());
-        let (heard, stalled) = (Arc::default(), Arc::default());
-        let answers: Arc<Answers> = Arc::new(Box::new(answers));
-        let taken = (Arc::clone(&listener), Arc::clone(&heard), Arc::clone(&stalled));
+        let stage = Arc::new(Stage {
+            answers: Box::new(answers),
+            hello: Mutex::new(wire::HelloReply { client: 1, instance: 1, ..Default::default() }),
+            stalled: AtomicBool::new(false),
+            heard: Mutex::default(),
+        });
+        let (acceptor, talking) = (Arc::clone(&listener), Arc::clone(&stage));
         std::thread::spawn(move || {
-            let (listener, heard, stalled) = taken;
-            while let Ok(socket) = listener.accept() {
-                let (heard, stalled, answers) =
-                    (Arc::clone(&heard), Arc::clone(&stalled), Arc::clone(&answers));
-                std::thread::spawn(move || talk(&socket, &heard, &stalled, &answers));
+            while let Ok(socket) = acceptor.accept() {
+                let stage = Arc::clone(&talking);
+                std::thread::spawn(move || stage.talk(&socket));
             }
         });
-        PlayedServer { listener, path, heard, stalled, _dir: dir }
+        PlayedServer { listener, path, stage, _dir: dir }
     }
 
     /// The way there.
@@ -61,9 +69,19 @@ impl PlayedServer {
         LocalPool::new(Place::Unix(self.path.clone()))
     }
 
+    /// Whoever connects from now on is told this: another process, say.
+    pub(crate) fn greets(&self, client: u64, instance: u64, memory: u64) {
+        *self.stage.hello.lock() = wire::HelloReply { client, instance, memory, ..Default::default() };
+    }
+
+    /// Answers wait while it is stalled.
+    pub(crate) fn stall(&self, stalled: bool) {
+        self.stage.stalled.store(stalled, Ordering::SeqCst);
+    }
+
     /// The messages of this verb that it heard.
     pub(crate) fn heard<M: Message + Default>(&self, verb: Verb) -> Vec<M> {
-        let heard = self.heard.lock();
+        let heard = self.stage.heard.lock();
         let of_verb = heard.iter().filter(|(of, _)| *of == verb);
         of_verb.map(|(_, body)| M::decode(&body[..]).unwrap()).collect()
     }
@@ -75,27 +93,26 @@ impl Drop for PlayedServer {
     }
 }
 
-fn talk(socket: &LocalSocket, heard: &Mutex<Vec<(Verb, Vec<u8>)>>, stalled: &AtomicBool, answers: &Answers) {
-    while let Ok(frame) = socket.recv(None) {
-        let verb = Verb::try_from(i32::from(frame.verb)).unwrap();
-        heard.lock().push((verb, frame.body.to_vec()));
-        let said = match verb {
-            Verb::Hello => {
-                let hello = wire::HelloReply { client: 1, instance: 1, ..Default::default() };
-                Some(vec![Said::of(Verb::Hello, 0, &hello)])
-            }
-            Verb::AbortOffload | Verb::EndReload | Verb::Release | Verb::Settled => Some(Vec::new()),
-            asked => {
-                while stalled.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(1));
+impl Stage {
+    fn talk(&self, socket: &LocalSocket) {
+        while let Ok(frame) = socket.recv(None) {
+            let verb = Verb::try_from(i32::from(frame.verb)).unwrap();
+            self.heard.lock().push((verb, frame.body.to_vec()));
+            let said = match verb {
+                Verb::Hello => Some(vec![Said::of(Verb::Hello, 0, &*self.hello.lock())]),
+                Verb::AbortOffload | Verb::EndReload | Verb::Release | Verb::Settled => continue,
+                asked => {
+                    while self.stalled.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    (self.answers)(asked)
                 }
-                answers(asked)
-            }
-        };
-        let Some(said) = said else { return };
-        for Said { verb, flags, body } in said {
-            if socket.send(verb, flags, &body, &[]).is_err() {
-                return;
+            };
+            let Some(said) = said else { return };
+            for Said { verb, flags, body } in said {
+                if socket.send(verb, flags, &body, &[]).is_err() {
+                    return;
+                }
             }
         }
     }

@@ -204,3 +204,6 @@ impl LocalPool {
         state.idle.push(connection);
     }
 }
+
+#[cfg(test)]
+mod tests;

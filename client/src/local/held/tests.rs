@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Names memory that no other test has: accounts are the process's.
-fn some_memory() -> u64 {
+pub(in crate::local) fn some_memory() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -3,7 +3,6 @@
 use super::super::played::{PlayedServer, Said, eventually};
 use super::*;
 use crate::limits::WINDOW_PAGES_MAX;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use turnkv_proto::wire::LookupReply;
 
@@ -62,8 +61,8 @@ async fn a_lease_that_comes_after_its_operation_is_gone_is_ended() {
     for (verb, expected) in table {
         let server = PlayedServer::start(leases);
         let pool = server.pool();
-        server.stalled.store(true, Ordering::SeqCst);
         let mut lent = pool.acquire(long()).await.unwrap();
+        server.stall(true);
         lent.request(verb, &wire::LookupRequest::default(), long()).unwrap();
         let late = Deadline::after(Duration::from_millis(2));
         let error = lent.reply::<LookupReply>(late).await.unwrap_err();
@@ -71,7 +70,7 @@ async fn a_lease_that_comes_after_its_operation_is_gone_is_ended() {
         assert!(lent.is_waiting(), "{verb:?}: the server may still do it");
         drop(lent);
         assert_eq!(pool.permits.available_permits(), CONNECTIONS_MAX - 1, "{verb:?}: it counts as running");
-        server.stalled.store(false, Ordering::SeqCst);
+        server.stall(false);
         eventually("it is settled", || pool.permits.available_permits() == CONNECTIONS_MAX).await;
         eventually("the lease is ended", || ended(&server) == expected).await;
         assert_eq!(pool.server().1, 1, "{verb:?}: the connection is in step");
