@@ -16,8 +16,6 @@ mod nics;
 mod open_rail;
 mod pause;
 mod plane;
-#[cfg(test)]
-mod played;
 mod rails;
 mod slots;
 mod staging;
@@ -25,3 +23,6 @@ mod staging;
 pub(crate) use plane::FramedPlane;
 pub(crate) use slots::LentSlots;
 pub(crate) use staging::Staged;
+
+#[cfg(test)]
+mod tests;

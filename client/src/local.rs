@@ -24,8 +24,6 @@ mod hold;
 mod lent;
 mod mapped_slabs;
 mod place;
-#[cfg(test)]
-pub(crate) mod played;
 mod pool;
 mod read_grant;
 mod talk;
@@ -39,3 +37,6 @@ pub(crate) use lent::Lent;
 pub(crate) use place::{Place, Port};
 pub(crate) use pool::LocalPool;
 pub(crate) use read_grant::ReadGrant;
+
+#[cfg(test)]
+pub(crate) mod tests;

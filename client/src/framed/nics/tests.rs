@@ -1,6 +1,6 @@
 //! NICs that come, fail and go, and the rails over them.
 
-use super::super::played::{PlayedNic, PlayedRail};
+use super::super::tests::{PlayedNic, PlayedRail};
 use super::*;
 use crate::config::FabricChoice;
 use crate::error::ErrorKind;

@@ -1,10 +1,10 @@
 //! The exchange for a rail, with servers that answer something else, too late, or for what was not offered.
 
 use super::super::nics::Nics;
-use super::super::played::PlayedNic;
+use super::super::tests::PlayedNic;
 use super::*;
 use crate::config::{FabricChoice, FabricConfig};
-use crate::local::played::{PlayedServer, Said};
+use crate::local::tests::{PlayedServer, Said};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;

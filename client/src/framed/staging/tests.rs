@@ -1,7 +1,7 @@
 //! Lending memory by domains that know it at once, by one that takes its time, and by one that keeps what is taken back.
 
 use super::super::memory::{Knows, Memory, Reach};
-use super::super::played::PlayedNic;
+use super::super::tests::PlayedNic;
 use super::{Staged, StagingRoom};
 use crate::deadline::Deadline;
 use crate::limits::{

@@ -1,7 +1,7 @@
 //! Holding, renewing and releasing, with servers that refuse, forget, and are gone before their answer is read.
 
 use super::super::held::tests::some_memory;
-use super::super::played::{PlayedServer, Said, eventually};
+use super::super::tests::{PlayedServer, Said, eventually};
 use super::*;
 use parking_lot::Mutex;
 

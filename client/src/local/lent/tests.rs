@@ -1,6 +1,6 @@
 //! Connections whose answers come late, say too much, or never come: no lease stays behind, and none is out of step.
 
-use super::super::played::{PlayedServer, Said, eventually};
+use super::super::tests::{PlayedServer, Said, eventually};
 use super::*;
 use crate::limits::WINDOW_PAGES_MAX;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The fake's leases of mapped slots. Owns: reserving, renewing, committing in place, releasing, taking over. Must not know: frames.
+//! The fake's leases of mapped slots. Owns: reserving, renewing, committing in place, releasing, taking over. Not: frames.
 
 use super::Core;
 use prost::Message;
