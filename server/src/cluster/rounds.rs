@@ -178,3 +178,6 @@ impl Cluster {
         counts.reached.set(self.reached.load(Ordering::Relaxed) as f64);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@
 //! - [`header`]: what a manifest says of a namespace; [`spec_text`]: its spec as JSON; [`summary`]: a snapshot in few words
 //! - [`exports`]: the one folder of this host that exports are in
 //! - [`progress`], [`counts`], [`refusal`]: how far an operation is, what is counted, what is said when the archive refuses
+//! - `testing`: what tests share
 
 mod archives;
 pub(crate) mod collect;
@@ -39,6 +40,8 @@ mod spec_text;
 mod storing;
 pub(crate) mod summary;
 mod take;
+#[cfg(test)]
+mod testing;
 pub(crate) mod tier;
 pub(crate) mod verify;
 mod write;

@@ -192,3 +192,6 @@ fn pages_of(sequences: &[&Sequence]) -> Vec<usize> {
         sequences.iter().flat_map(|sequence| &sequence.pages).map(|ix| *ix as usize).collect();
     pages.into_iter().collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,10 +71,9 @@ fn hashes(pages: u8) -> Vec<BlockHash> {
     (1..=pages).map(|at| BlockHash([at; 32])).collect()
 }
 
-/// What a position holds.
+/// What a position holds: no two stretches of it are alike.
 fn bytes_of(position: u8) -> Vec<u8> {
-    let numbers = (0..PAGE / 8).flat_map(|at| (at as u64 * 31 + u64::from(position)).to_le_bytes());
-    numbers.collect()
+    (0..PAGE / 256).flat_map(|at| [at as u8, (at >> 8) as u8, position, 1].repeat(64)).collect()
 }
 
 fn sums(pages: u8) -> Vec<u64> {
@@ -95,11 +94,11 @@ async fn pieces_of_several_pages_may_be_mixed_and_come_back_byte_for_byte() {
     let rig = Rig::new();
     let (pages, mut random) = (5_u8, Random::new(5));
     let (mut offload, mut sent) = (rig.offload(pages).await, [0_usize; 5]);
+    let all: Vec<Vec<u8>> = (0..pages).map(bytes_of).collect();
     while sent.iter().any(|sent| *sent < PAGE) {
         let position = random.below(5);
         let to = PAGE.min(sent[position] + random.below(PAGE / 3));
-        let bytes = bytes_of(position as u8);
-        offload.fill(position as u32, sent[position] as u64, &bytes[sent[position]..to]).unwrap();
+        offload.fill(position as u32, sent[position] as u64, &all[position][sent[position]..to]).unwrap();
         sent[position] = to;
     }
     let committed = offload.commit(&sums(pages), false).await.unwrap();

@@ -13,7 +13,7 @@
 //!
 //! - [`run`]: all four, beside one another; [`keep`], [`fetch`], [`refresh`], [`collect`]: each
 //! - [`known`]: which bookmarks were read
-//! - [`pace`]: bytes a second, and pauses that grow; [`counts`]: what is counted; `testing`: what tests share
+//! - [`pace`]: bytes a second, and pauses that grow; [`counts`]: what is counted
 
 mod collect;
 mod counts;
@@ -23,7 +23,5 @@ mod known;
 mod pace;
 mod refresh;
 mod run;
-#[cfg(test)]
-mod testing;
 
 pub(crate) use run::Tier;

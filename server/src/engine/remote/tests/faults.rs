@@ -258,10 +258,13 @@ fn a_second_offer_of_what_is_under_way_is_told_so_and_takes_nothing() {
 struct Leaving {
     hears: usize,
     heard: Vec<u32>,
+    /// The first page is in its memory.
+    has_first: Arc<AtomicBool>,
 }
 
 impl ReloadAudience for Leaving {
     fn tell(&mut self, pages: Vec<ReloadedPosition>, _: bool) -> bool {
+        assert!(self.has_first.load(Ordering::Relaxed), "what comes before is not there yet");
         self.heard.extend(pages.iter().map(|page| page.index));
         self.heard.len() < self.hears
     }
@@ -282,10 +285,12 @@ fn a_reload_is_told_in_order_whatever_lands_first_and_ends_when_its_caller_leave
         let hashes: Vec<BlockHash> = (1..=4).map(|at| BlockHash([at; 32])).collect();
         let (engine, client, begin) =
             (Arc::clone(&rig.engine), Arc::clone(&rig.client), want(rig.namespace, hashes));
+        let has_first = Arc::new(AtomicBool::new(false));
+        let landed = Arc::clone(&has_first);
         let reload = move || {
             let ask = RemoteReload { begin, pages: targets(4, 9), verify: false };
             let mut run = engine.begin_reload_now(client.id, &ask.begin).unwrap().unwrap();
-            let mut told = Leaving { hears, heard: Vec::new() };
+            let mut told = Leaving { hears, heard: Vec::new(), has_first: landed };
             let ended = block_on(engine.write_remote(&client, &ask, &mut run, &mut told));
             (ended.map_err(|error| error.kind), told.heard)
         };
@@ -299,7 +304,9 @@ fn a_reload_is_told_in_order_whatever_lands_first_and_ends_when_its_caller_leave
         } else {
             last.complete(Outcome::Done);
         }
-        posted.into_iter().chain([first]).for_each(|posted| posted.complete(Outcome::Done));
+        posted.into_iter().for_each(|posted| posted.complete(Outcome::Done));
+        has_first.store(true, Ordering::Relaxed);
+        first.complete(Outcome::Done);
         let (ended, heard) = reload.join().unwrap();
         let in_order: Vec<u32> = (0..heard.len() as u32).collect();
         assert_eq!(heard, in_order, "told in the order of positions");

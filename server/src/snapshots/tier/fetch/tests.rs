@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::archived::ArchivedSession;
 use crate::engine::lookup::{Lookup, PagesOf};
-use crate::snapshots::tier::testing::{Rig, chain, files, open_of_tenant, session, snapshot_of};
+use crate::snapshots::testing::{Rig, chain, files, open_of_tenant, session, snapshot_of};
 use turnkv_archive::{Bookmark, ListedBookmark, PageMark, SessionName};
 
 /// Two servers at one archive: the first one archived a session of these pages, the second one has nothing and has looked.

@@ -4,7 +4,7 @@
 use super::*;
 use crate::engine::session::{BeginTurn, EndOfTurn};
 use crate::limits::ARCHIVE_PAUSE_MS_MIN;
-use crate::snapshots::tier::testing::{Rig, chain, session};
+use crate::snapshots::testing::{Rig, chain, session};
 use turnkv_archive::SessionName;
 
 impl Rig {

@@ -1,7 +1,10 @@
-//! What tests of the archive tier share: a server with an archive in a directory, and sessions in it. Owns: the server. Must not know:
+//! What tests of snapshots and of the archive tier share: a server with an archive in a directory, and sessions in it. Owns: the server. Must not know:
 //! any one test.
 
-use super::run::Tier;
+use super::Snapshots;
+use super::read::{PageReader, all_shards};
+use super::tier::Tier;
+use super::write::{PageChain, PageWriter, WholePage, WrittenPages};
 use crate::config;
 use crate::engine::Engine;
 use crate::engine::archived::{ArchivedPage, ArchivedSession, SnapshotName};
@@ -9,9 +12,6 @@ use crate::engine::session::SessionKey;
 use crate::engine::snapshot::WholeSession;
 use crate::engine::stats::EvictFrom;
 use crate::engine::testing::open;
-use crate::snapshots::Snapshots;
-use crate::snapshots::read::{PageReader, all_shards};
-use crate::snapshots::write::{PageChain, PageWriter, WholePage, WrittenPages};
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +26,7 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) struct Rig {
     dir: TempDir,
     pub(super) engine: Arc<Engine>,
+    pub(super) snapshots: Arc<Snapshots>,
     pub(super) tier: Arc<Tier>,
     pub(super) directory: Directory,
     pub(super) namespace: NamespaceId,
@@ -48,7 +49,7 @@ impl Rig {
         let snapshots = Snapshots::new(&engine);
         let tier = Tier::new(&snapshots).unwrap();
         let directory = snapshots.directory_of("").unwrap();
-        Rig { dir, engine, tier, directory, namespace }
+        Rig { dir, engine, snapshots, tier, directory, namespace }
     }
 
     /// Another server at the same archive; this one is gone.
