@@ -163,13 +163,13 @@ impl Pool {
     pub fn end_pin(&mut self, pinning: Pinning, now: Now) -> Pinned {
         let now = self.store.tick(now);
         let is_open = self.namespaces.get(pinning.wish.ns).is_some();
-        if !is_open {
+        // What was protected for it may all have gone meanwhile.
+        let held = pinning.held.filter(|held| is_open && self.store.pages().tip_end(*held) != PathEnd::EMPTY);
+        if held.is_none() {
             self.store.disown_protected(pinning.held);
-        }
-        if !is_open || pinning.held.is_none() {
             return Pinned { pages: 0, pin: pinning.pin, ends_in_ms: 0 };
         }
-        let pages = self.store.own_protected(pinning.held, &pinning.wish, now);
+        let pages = self.store.own_protected(held, &pinning.wish, now);
         let ends_in_ms = if pages == 0 { 0 } else { pinning.wish.for_ms };
         Pinned { pages, pin: pinning.pin, ends_in_ms }
     }
