@@ -115,3 +115,6 @@ impl Tenants {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
