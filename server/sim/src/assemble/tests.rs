@@ -155,7 +155,7 @@ fn session_calls(session: u64, turns: &[usize]) -> (Vec<Call>, Vec<Vec<u64>>) {
     let (mut calls, mut wanted, mut list) = (Vec::new(), Vec::new(), Vec::<u64>::new());
     for grows in turns {
         let has = list.len();
-        list.extend((has..has + grows).map(|at| session << 32 | at as u64 + 1));
+        list.extend((has..has + grows).map(|at| (session << 32) | (at as u64 + 1)));
         calls.push(call(BeginTurn, 0, Some(session), None, &[]));
         if has > 0 {
             calls.push(call(Reload, 0, Some(session), None, &list[..has]));

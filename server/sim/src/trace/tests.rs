@@ -258,7 +258,7 @@ proptest! {
         let mut builder = Builder::new("t\u{e4}\n", 4096, "\"s\"", "l\\");
         for (at_ms, session, parent, turn, tokens, chain, blocks) in &requests {
             let name = |at: &usize| at.checked_sub(1).map(|at| ["a", "b-1", "c.2"][at]);
-            let blocks: Vec<u64> = (0..*blocks).map(|at| (*chain as u64) << 60 | at as u64 * 0xffff).collect();
+            let blocks: Vec<u64> = (0..*blocks).map(|at| ((*chain as u64) << 60) | (at as u64 * 0xffff)).collect();
             let stop = [Stop::ToolUse, Stop::EndTurn, Stop::Unknown][chain % 3];
             let (session, parent, turn) = (name(session), name(parent), *turn);
             let (input_tokens, output_tokens) = (*tokens >> 11, *tokens >> 32);
