@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn bytes_come_out_in_the_order_they_came_in_however_they_are_cut_and_taken() {
-        turnkv_mutate::each_seed(200, |random| {
+        turnkv_mutate::each_seed(80, |random| {
             let mut rope = Rope::default();
             let (mut pushed, mut taken) = (0, 0);
             for _ in 0..40 {
