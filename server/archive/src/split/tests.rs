@@ -3,8 +3,10 @@
 use super::*;
 use turnkv_mutate::{Random, each_seed};
 
+type Ranges = Vec<(u32, u32)>;
+
 /// Ranges that together have every byte of a shard once, in an order of chance, each K or V.
-fn ranges(random: &mut Random) -> (u64, Vec<(u32, u32)>, Vec<(u32, u32)>) {
+fn ranges(random: &mut Random) -> (u64, Ranges, Ranges) {
     let (mut end, mut k, mut v) = (0, Vec::new(), Vec::new());
     for number in 0..2 + random.below(12) {
         let range = (end, 1 + random.below(40) as u32);

@@ -216,11 +216,10 @@ fn change(change: impl Fn(&mut Manifest) + 'static) -> Change {
     Box::new(change)
 }
 
-/// Each number at its last allowed value, and one beyond.
-#[test]
-fn numbers_are_allowed_up_to_their_ends_and_refused_beyond() {
+/// A field, what it may be at its end, and what is beyond.
+fn ends() -> Vec<(&'static str, Change, Change)> {
     let name = |bytes: usize| "n".repeat(bytes);
-    let cases: Vec<(&str, Change, Change)> = vec![
+    vec![
         (
             "page_size_tokens",
             change(|it| it.header.page_tokens = 4096),
@@ -280,9 +279,13 @@ fn numbers_are_allowed_up_to_their_ends_and_refused_beyond() {
         ("fill_in_last_page", change(|_| ()), change(|it| it.sequences[0].last_page_tokens = 0)),
         ("pages[0]", change(|_| ()), change(|it| it.pages[0].shards.clear())),
         ("turnkv.pages[0].parent", change(|_| ()), change(|it| it.pages[0].parent = Some(0))),
-    ];
+    ]
+}
+
+#[test]
+fn numbers_are_allowed_up_to_their_ends_and_refused_beyond() {
     let mut random = Random::new(11);
-    for (at, (field, allowed, beyond)) in cases.into_iter().enumerate() {
+    for (at, (field, allowed, beyond)) in ends().into_iter().enumerate() {
         let mut manifest = random_manifest(&mut random);
         (manifest.header.split, manifest.header.shards) = (Split::Whole, 1);
         let whole = vec![ShardDigests::Whole(digest(&mut random))];

@@ -17,8 +17,8 @@ fn runtime() -> tokio::runtime::Runtime {
 /// A snapshot of pages that branch, with one of its branches as a sequence.
 async fn branched(archive: &Archive, random: &mut Random) -> (Manifest, Vec<CapturedPage>) {
     let mut pages = chain(&plain_header(), random.number(), 1 + random.below(9));
-    for at in 0..pages.len() {
-        pages[at].parent = if at == 0 || random.one_in(6) { None } else { Some(random.below(at) as u32) };
+    for (at, page) in pages.iter_mut().enumerate() {
+        page.parent = if at == 0 || random.one_in(6) { None } else { Some(random.below(at) as u32) };
     }
     let mut branch = vec![random.below(pages.len()) as u32];
     while let Some(parent) = pages[branch[0] as usize].parent {
