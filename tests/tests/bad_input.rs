@@ -301,7 +301,9 @@ async fn more_hashes_than_a_call_may_name_are_refused_with_the_limit_and_what_to
         told("a pin", sessions.pin(of!(PinRequest {})).await.err())?;
         told("a turn's end", sessions.end_turn(of!(EndTurnRequest { session: "s".into() })).await.err())?;
         told("a search", members.find(of!(FindRequest {})).await.err())?;
-        told("a count", members.count_pages(of!(CountPagesRequest {})).await.err())?;
+        let (namespace, hashes) = (namespace.clone(), hashes.clone());
+        let counted = members.count_pages(wire::CountPagesRequest { namespace, hashes }).await;
+        told("a count", counted.err())?;
     }
     Ok(())
 }
