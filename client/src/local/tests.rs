@@ -55,12 +55,13 @@ impl PlayedServer {
             heard: Mutex::default(),
         });
         let (acceptor, talking) = (Arc::clone(&listener), Arc::clone(&stage));
-        std::thread::spawn(move || {
+        let accept = move || {
             while let Ok(socket) = acceptor.accept() {
                 let stage = Arc::clone(&talking);
-                std::thread::spawn(move || stage.talk(&socket));
+                thread("played-talks", move || stage.talk(&socket));
             }
-        });
+        };
+        thread("played-accepts", accept);
         PlayedServer { listener, path, stage, _dir: dir }
     }
 
@@ -116,6 +117,10 @@ impl Stage {
             }
         }
     }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).unwrap();
 }
 
 /// Waits until something holds, while tasks of this runtime run.

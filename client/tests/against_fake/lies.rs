@@ -91,7 +91,8 @@ async fn a_reload_counts_the_pages_before_an_answer_that_makes_no_sense() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pieces_that_do_not_belong_end_a_reload_and_those_before_count() {
     let none = Err(ErrorKind::Internal);
-    let one = Ok((1, Some(MissCause::Unavailable)));
+    let late = Some(MissCause::Unavailable);
+    let one = Ok((1, late));
     type Change = fn(&mut Vec<wire::ReloadReply>);
     // A page of the fake's comes in three pieces.
     let table: [(&str, Change, Came); 11] = [
@@ -101,7 +102,7 @@ async fn pieces_that_do_not_belong_end_a_reload_and_those_before_count() {
         ("a piece of no bytes", |pieces| pieces[4].payload.clear(), one),
         ("a piece that is too long", |pieces| pieces[5].payload = vec![0; 1500].into(), one),
         ("the next page within a page", |pieces| pieces[1].index = 1, none),
-        ("a page that was not asked for", |pieces| pieces[8].index = 3, Ok((2, one.unwrap().1))),
+        ("a page that was not asked for", |pieces| pieces[8].index = 3, Ok((2, late))),
         ("an end within a page", |pieces| pieces.truncate(5), one),
         ("another checksum", |pieces| pieces[3].checksum ^= 1, Ok((1, Some(MissCause::Checksum)))),
         (
@@ -112,7 +113,7 @@ async fn pieces_that_do_not_belong_end_a_reload_and_those_before_count() {
         (
             "more than was asked for",
             |pieces| pieces.push(wire::ReloadReply { index: 3, ..pieces[0].clone() }),
-            Ok((3, one.unwrap().1)),
+            Ok((3, late)),
         ),
     ];
     let fake = Fake::start();
@@ -131,7 +132,8 @@ async fn pieces_that_do_not_belong_end_a_reload_and_those_before_count() {
 async fn an_offload_reports_no_page_as_kept_that_an_answer_leaves_in_doubt() {
     let none = Err(ErrorKind::Internal);
     type Change = fn(&mut wire::BeginOffloadReply);
-    let table: [(&str, Change, Result<(usize, Option<Decline>), ErrorKind>); 7] = [
+    type Ended = Result<(usize, Option<Decline>), ErrorKind>;
+    let table: [(&str, Change, Ended); 7] = [
         ("fewer outcomes", |reply| reply.outcomes.truncate(2), none),
         ("more outcomes", |reply| reply.outcomes.push(1), none),
         ("an outcome that nobody knows", |reply| reply.outcomes[1] = 99, none),

@@ -43,7 +43,8 @@ fn numbers(nics: &[Arc<Nic>]) -> Vec<u32> {
 
 #[test]
 fn every_nic_that_is_named_is_looked_for_by_every_fabric_that_may_be_used() {
-    let table: [(FabricChoice, &[&str], &[(Engine, Option<&str>)]); 5] = [
+    type Places = &'static [(Engine, Option<&'static str>)];
+    let table: [(FabricChoice, &[&str], Places); 5] = [
         (FabricChoice::Framed, &["a"], &[]),
         (FabricChoice::Auto, &[], &[(Engine::Verbs, None), (Engine::Libfabric, None)]),
         (FabricChoice::Verbs, &["a", "b"], &[(Engine::Verbs, Some("a")), (Engine::Verbs, Some("b"))]),

@@ -44,7 +44,10 @@ fn port(joining: Joining) -> (Port, std::thread::JoinHandle<Option<Join>>) {
         join
     };
     let connect = Duration::from_millis(50);
-    (Port { host: "127.0.0.1".to_owned(), number, tls: None, connect }, std::thread::spawn(work))
+    (
+        Port { host: "127.0.0.1".to_owned(), number, tls: None, connect },
+        std::thread::Builder::new().name("port".to_owned()).spawn(work).unwrap(),
+    )
 }
 
 async fn framed(reply: wire::OpenRailReply, port: &Port) -> Result<(FramedTarget, Vec<u64>)> {

@@ -201,10 +201,9 @@ fn memory_that_is_taken_back_while_it_is_registered_is_known_to_nobody() {
     let (played, slow) = nic(30, false);
     let memory = Arc::new(Memory::create(STAGING_BYTES_STEP).unwrap());
     assert_eq!(memory.knows(&slow), Knows::Nothing);
-    let registering = std::thread::spawn({
-        let (memory, slow) = (Arc::clone(&memory), slow.clone());
-        move || memory.register(&slow)
-    });
+    let (told, reach) = (Arc::clone(&memory), slow.clone());
+    let registering = std::thread::Builder::new().name("registers".to_owned());
+    let registering = registering.spawn(move || told.register(&reach)).unwrap();
     while memory.knows(&slow) == Knows::Nothing {
         std::thread::yield_now();
     }

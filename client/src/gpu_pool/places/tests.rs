@@ -32,6 +32,6 @@ proptest! {
                 prop_assert!(expected.contains(&false), "a page that is whole has no parts");
             }
         }
-        prop_assert!(with(&None, &[0..1], BYTES).is_none(), "nothing is added to a whole page");
+        prop_assert!(with(&None, &[0..1, 2..3], BYTES).is_none(), "nothing is added to a whole page");
     }
 }

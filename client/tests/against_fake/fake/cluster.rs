@@ -1,4 +1,4 @@
-//! The fake's verbs of a cluster. Owns: telling what its script says of members and homes, or nothing, or late. Must not know: pages.
+//! The fake's verbs of a cluster. Owns: telling what its script says of members and homes, nothing, or late. Must not know: pages.
 
 use super::Core;
 use std::pin::Pin;

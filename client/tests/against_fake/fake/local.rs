@@ -52,19 +52,8 @@ pub(super) fn serve(path: &Path, core: &Arc<Core>) -> (Arc<LocalListener>, JoinH
 fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()> {
     let verb = Verb::try_from(i32::from(frame.verb)).unwrap();
     let body = &frame.body[..];
-    if matches!(verb, Verb::AbortOffload | Verb::EndReload) {
-        end(core, verb, body);
-        return Ok(());
-    }
-    if verb == Verb::Release && core.script.holds.load(Ordering::SeqCst) {
-        core.release(&wire::ReleaseRequest::decode(body).unwrap());
+    if is_told(core, verb, body) {
         return Ok(()); // it has no answer
-    }
-    if verb == Verb::Settled {
-        let settled = wire::SettledRequest::decode(body).unwrap();
-        let instance = core.instance.load(Ordering::SeqCst);
-        core.settled.lock().unwrap().push((instance, settled.mapped));
-        return Ok(());
     }
     if verb == Verb::Renew {
         core.renewals.lock().unwrap().push(Instant::now());
@@ -83,15 +72,7 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         return socket.send(frame.verb, FLAG_FAILURE, &busy.to_failure().encode_to_vec(), &[]);
     }
     let reply = match verb {
-        Verb::Hello => {
-            let ask = wire::HelloRequest::decode(body).unwrap();
-            let instance = core.instance.load(Ordering::SeqCst);
-            // An own number for each process of the fake: a client of an old one is not known.
-            let client = if ask.client == instance * 1000 { ask.client } else { instance * 1000 };
-            let version = "fake".to_owned();
-            let memory = core.script.held.memory.load(Ordering::SeqCst);
-            Ok(wire::HelloReply { client, version, instance, memory }.encode_to_vec())
-        }
+        Verb::Hello => Ok(hello(core, body)),
         Verb::AttachSlab => {
             let slab_bytes = core.region.len() as u64;
             let body = wire::AttachSlabReply { slab_bytes }.encode_to_vec();
@@ -109,17 +90,11 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         }
         Verb::BeginReload => {
             let ask = wire::BeginReloadRequest::decode(body).unwrap();
-            match core.check_namespace(&ask.namespace) {
-                Ok(()) if core.script.page_frames.load(Ordering::SeqCst) => {
-                    return frames(core, socket, &ask);
-                }
-                Ok(()) => {
-                    let mut reply = core.begin_reload(&asked(&ask), true);
-                    lies::tell(&core.script.lies.begin_reload, &mut reply);
-                    Ok(reply.encode_to_vec())
-                }
-                Err(error) => Err(error),
+            if core.script.page_frames.load(Ordering::SeqCst) && core.check_namespace(&ask.namespace).is_ok()
+            {
+                return frames(core, socket, &ask);
             }
+            begin_reload(core, &ask)
         }
         Verb::Reserve | Verb::CommitReserved | Verb::Renew | Verb::TakeOver
             if core.script.holds.load(Ordering::SeqCst) =>
@@ -143,6 +118,40 @@ fn answer(core: &Core, socket: &LocalSocket, frame: Frame) -> std::io::Result<()
         Ok(body) => socket.send(verb, 0, &body, &[]),
         Err(error) => socket.send(verb, FLAG_FAILURE, &error.to_failure().encode_to_vec(), &[]),
     }
+}
+
+/// Takes note of what has no answer.
+fn is_told(core: &Core, verb: Verb, body: &[u8]) -> bool {
+    match verb {
+        Verb::AbortOffload | Verb::EndReload => end(core, verb, body),
+        Verb::Release if core.script.holds.load(Ordering::SeqCst) => {
+            core.release(&wire::ReleaseRequest::decode(body).unwrap());
+        }
+        Verb::Settled => {
+            let settled = wire::SettledRequest::decode(body).unwrap();
+            let instance = core.instance.load(Ordering::SeqCst);
+            core.settled.lock().unwrap().push((instance, settled.mapped));
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn hello(core: &Core, body: &[u8]) -> Vec<u8> {
+    let ask = wire::HelloRequest::decode(body).unwrap();
+    let instance = core.instance.load(Ordering::SeqCst);
+    // An own number for each process of the fake: a client of an old one is not known.
+    let client = if ask.client == instance * 1000 { ask.client } else { instance * 1000 };
+    let version = "fake".to_owned();
+    let memory = core.script.held.memory.load(Ordering::SeqCst);
+    wire::HelloReply { client, version, instance, memory }.encode_to_vec()
+}
+
+fn begin_reload(core: &Core, ask: &wire::BeginReloadRequest) -> Result<Vec<u8>, turnkv_proto::Error> {
+    core.check_namespace(&ask.namespace)?;
+    let mut reply = core.begin_reload(&asked(ask), true);
+    lies::tell(&core.script.lies.begin_reload, &mut reply);
+    Ok(reply.encode_to_vec())
 }
 
 fn asked(ask: &wire::BeginReloadRequest) -> Vec<turnkv_proto::BlockHash> {
