@@ -2,7 +2,8 @@
 //! nothing stays in flight, and what is in DRAM is served. The tier takes its steps when a test says so.
 //!
 //! - `world`: the server, its disk, its lives
-//! - `writes`, `reads`, `prefetches`, `passes`, `starts`, `drains`, `waits`: what the engine does, each over every fault that it can meet
+//! - `writes`, `reads`, `prefetches`, `passes`, `starts`, `drains`, `waits`: what the engine does, each over every fault that it can
+//!   meet
 
 mod drains;
 mod passes;

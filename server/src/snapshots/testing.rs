@@ -1,5 +1,5 @@
-//! What tests of snapshots and of the archive tier share: a server with an archive in a directory, and sessions in it. Owns: the server. Must not know:
-//! any one test.
+//! What tests of snapshots and of the archive tier share: a server with an archive in a directory, and sessions in it. Owns:
+//! the server. Must not know: any one test.
 
 use super::Snapshots;
 use super::read::{PageReader, all_shards};

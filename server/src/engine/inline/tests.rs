@@ -1,5 +1,5 @@
-//! Pages in streams: whatever a sender leaves out, doubles, exchanges or damages, what is kept is whole and right, and what ends early
-//! leaves nothing leased.
+//! Pages in streams: whatever a sender leaves out, doubles, exchanges or damages, what is kept is whole and right, and what
+//! ends early leaves nothing leased.
 
 use super::*;
 use crate::config;

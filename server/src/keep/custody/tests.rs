@@ -87,8 +87,8 @@ fn names(names: &BTreeSet<String>) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-/// Slabs come and go, and so do room and the one who keeps: what is refused is at any moment what is wanted and not kept, and once it is
-/// mended with room for all, all of it is kept.
+/// Slabs come and go, and so do room and the one who keeps: what is refused is at any moment what is wanted and not kept. Once
+/// it is mended with room for all, all of it is kept.
 #[test]
 fn what_is_wanted_is_kept_or_counted_as_refused_whatever_becomes_of_who_keeps_it() {
     let mut refused_once = 0;

@@ -1,4 +1,5 @@
-//! Offloads that find no slot and wait for one: what they are told is what is so when their wait is over, whatever others did meanwhile.
+//! Offloads that find no slot and wait for one: what they are told is what is so when their wait is over, whatever others did
+//! meanwhile.
 
 use super::world::*;
 use crate::engine::durable::NotDurable;

@@ -1,5 +1,5 @@
-//! Snapshots that come back: all of their pages and then their sessions, or nothing that says it is one; and turns that are given back
-//! whatever an operation came to.
+//! Snapshots that come back: all of their pages and then their sessions, or nothing that says it is one; and turns that are
+//! given back whatever an operation came to.
 
 use super::*;
 use crate::limits::SNAPSHOT_LOOKS_MAX;

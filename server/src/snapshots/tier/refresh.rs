@@ -120,8 +120,8 @@ impl Tier {
         self.index_changed();
     }
 
-    /// Sessions came or went. Those that are left may have pages of those that went: whoever looks something up need not wait while
-    /// that is found out.
+    /// Sessions came or went. Those that are left may have pages of those that went: whoever looks something up need not wait
+    /// while that is found out.
     pub(super) fn index_changed(&self) {
         let archived = &self.engine().archived;
         while archived.index.read().has_gaps() {

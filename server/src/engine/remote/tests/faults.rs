@@ -1,5 +1,5 @@
-//! What becomes of a call when its transfers fail, come late, come in another order, or find no room: what is kept is a beginning of
-//! what was offered, and nothing stays leased or in flight.
+//! What becomes of a call when its transfers fail, come late, come in another order, or find no room: what is kept is a
+//! beginning of what was offered, and nothing stays leased or in flight.
 
 use super::*;
 use crate::engine::durable::Durability;

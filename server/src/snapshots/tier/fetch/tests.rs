@@ -1,4 +1,5 @@
-//! Pages back from the archive: whole, parents first, and a miss of a known kind where the store or the snapshot is not as it should be.
+//! Pages back from the archive: whole, parents first, and a miss of a known kind where the store or the snapshot is not as it
+//! should be.
 
 use super::*;
 use crate::engine::archived::ArchivedSession;

@@ -1,5 +1,5 @@
-//! Sessions into the archive: once as they are, again when they went on, never in place of what another server archived, and not at all
-//! where there is nothing to archive.
+//! Sessions into the archive: once as they are, again when they went on, never in place of what another server archived, and
+//! not at all where there is nothing to archive.
 
 use super::*;
 use crate::engine::session::{BeginTurn, EndOfTurn};
