@@ -103,9 +103,10 @@ impl Told {
                 let hashes = [hash(page)];
                 let plan = self.pool.begin_offload(ask(self.ns, before(page), &hashes), 0).unwrap();
                 let Some(lease) = plan.lease else { return };
-                match op {
-                    Op::Offload(_) => drop(self.pool.commit_offload(lease, CLIENT, &[(0, 1)], 0).unwrap()),
-                    _ => drop(self.pool.abort_offload(lease, CLIENT).unwrap()),
+                if matches!(op, Op::Offload(_)) {
+                    self.pool.commit_offload(lease, CLIENT, &[(0, 1)], 0).unwrap();
+                } else {
+                    self.pool.abort_offload(lease, CLIENT).unwrap();
                 }
             }
             Op::Write { take, fails } => {
