@@ -1,5 +1,5 @@
-//! Leases in time: those whose slots are being filled, read or mapped, up to the moment at which each ends, and what comes late or
-//! twice. Must not know: the pool's insides.
+//! Leases in time: those whose slots are being filled, read or mapped, up to the moment at which each ends, and what
+//! comes late or twice. Must not know: the pool's insides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod plain;

@@ -1,5 +1,5 @@
-//! Pins against a plain list of them: how far each reaches, when it ends, what all of them protect together, whatever comes and goes
-//! meanwhile. Must not know: the pool's insides.
+//! Pins against a plain list of them: how far each reaches, when it ends, what all of them protect together, whatever
+//! comes and goes meanwhile. Must not know: the pool's insides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod plain;

@@ -38,8 +38,8 @@ impl Pool {
         self.find_page(ns, hash).map(|index| self.store.pages().key(index))
     }
 
-    /// The entry of a page that readers can see. None also where the namespace has retired: whoever has its place now has pages of
-    /// its own.
+    /// The entry of a page that readers can see. None also where the namespace has retired: whoever has its place
+    /// now has pages of its own.
     pub(super) fn find_page(&self, ns: NamespaceIndex, hash: &BlockHash) -> Option<u32> {
         self.namespaces.get(ns)?;
         self.store.pages().find_visible(ns.0, hash)
