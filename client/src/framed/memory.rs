@@ -4,9 +4,7 @@
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use turnkv_transfer::fabric::framed::FramedDomain;
-use turnkv_transfer::fabric::{
-    Access, Domain, HostMemory, RailOffers, RegionKey, RegisterError, TargetMemory,
-};
+use turnkv_transfer::fabric::{Access, Domain, HostMemory, RailOffers, RegionKey, TargetMemory};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 /// A domain with a rail: whoever has a key of it reaches the memory.
@@ -60,18 +58,6 @@ impl Reach {
         Reach { number, domain, is_slow: true }
     }
 
-    /// Lends memory to it. The error says why that cannot be.
-    pub(super) fn register(&self, memory: TargetMemory, access: Access) -> Result<RegionKey, RegisterError> {
-        self.domain.register(memory, access)
-    }
-
-    /// Takes back what it was lent. A framed one gives it back at once.
-    pub(super) fn take_back(&self, key: RegionKey) {
-        if self.domain.deregister(key).is_err() {
-            tracing::debug!("memory that was taken back stays with its rails until they end");
-        }
-    }
-
     /// Over framed rails.
     pub(super) fn framed(number: u32, domain: &Arc<FramedDomain>) -> Reach {
         let domain: Arc<dyn Domain> = Arc::clone(domain) as Arc<dyn Domain>;
@@ -118,7 +104,7 @@ impl Memory {
     pub(super) fn register(&self, reach: &Reach) -> Knows {
         let Some(()) = self.begin(reach) else { return self.knows(reach) };
         let memory = TargetMemory::Host(Arc::clone(&self.region) as Arc<dyn HostMemory>);
-        let state = match reach.register(memory, Access::ReadWrite) {
+        let state = match reach.domain.register(memory, Access::ReadWrite) {
             Ok(key) => KnownState::Here(key),
             Err(error) => {
                 tracing::warn!(%error, "memory for pages is not known to a NIC: they go otherwise");

@@ -2,7 +2,6 @@
 //! server counts as one that speaks no frames. Must not know: verbs.
 
 use super::rails::Rails;
-use super::slots::LentSlots;
 use super::staging::{Staged, StagingRoom};
 use crate::config::FabricConfig;
 use crate::deadline::Deadline;
@@ -13,7 +12,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
-use turnkv_transfer::Slot;
 use turnkv_transfer::fabric::Engine;
 
 /// The way to one server over a network.
@@ -67,22 +65,6 @@ impl FramedPlane {
         }
         rails.prepare(&self.port, lent, bytes, deadline).await?;
         self.staging.lend(&rails.reaches(), bytes, deadline).await
-    }
-
-    /// Slots for as many pages, to be lent as they are to the server of this connection. None: a rail to it keeps for a while what is
-    /// taken back, so that pages have to be staged.
-    pub(crate) async fn slots(
-        &self,
-        lent: &mut Lent,
-        slots: Vec<Slot>,
-        deadline: Deadline,
-    ) -> Result<Option<LentSlots>> {
-        let rails = self.rails_to(&lent.server());
-        let bytes = slots.iter().map(Slot::len).sum();
-        rails.prepare(&self.port, lent, bytes, deadline).await?;
-        let mut reaches = rails.reaches();
-        let reach = reaches.pop().filter(|reach| !reach.is_slow && reaches.is_empty());
-        Ok(reach.map(|reach| LentSlots::new(reach, slots)))
     }
 
     /// A call came back otherwise than it should: a rail may be gone that this end still has.
