@@ -14,7 +14,7 @@ pub(crate) struct Lookup {
     pub(crate) pages: PagesOf,
     /// Those of the sample are at signposts.
     pub(crate) only_posts: bool,
-    /// Nobody else is asked for them.
+    /// Only what this pool itself has counts: whoever asks would store the rest.
     pub(crate) only_here: bool,
 }
 
@@ -28,13 +28,16 @@ pub(crate) enum PagesOf {
 
 impl Engine {
     /// The leading run of a sample of one prefix chain, or of a session's own pages. What is on its way from another pool counts, and
-    /// what only the archive has where a reload waits for it.
+    /// what only the archive has where a reload waits for it, unless only what is here is asked for.
     pub(crate) fn lookup(&self, ask: &Lookup) -> Result<Found, Error> {
         let ns = self.find_namespace(&ask.namespace)?;
         self.metrics.lookups.increment(1);
         let PagesOf::Hashes(hashes) = &ask.pages else {
             return self.look(ns, &self.hashes_of(ns, &ask.pages)?, self.now());
         };
+        if ask.only_here {
+            return self.look(ns, hashes, self.now());
+        }
         let (mut found, coming) = self.look_with_coming(ns, &ask.namespace, hashes)?;
         found.present += coming;
         let beyond = hashes.get(found.present as usize..).unwrap_or_default();

@@ -4,7 +4,7 @@ use crate::support::{PAGE, Pools, SLACK, end, number, turn, until};
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-use turnkv_client::{BlockHash, ReloadOptions, ReloadReport};
+use turnkv_client::{BlockHash, DataPlane, OffloadOptions, ReloadOptions, ReloadReport};
 use turnkv_mutate::Random;
 use turnkv_tests::pages::chain;
 use turnkv_tests::proxy::Fault;
@@ -110,6 +110,29 @@ async fn who_would_not_wait_for_a_slow_home_goes_on_in_time() -> Result<()> {
     let report = reload_within(&users[1], Duration::from_millis(400), &hashes).await?;
     ensure!(report.pages < PAGES, "{report:?}");
     end(&users[1], "talk", &begun, &hashes).await?;
+    Ok(())
+}
+
+/// What is on its way is not here yet. A client over a network asks first which pages it need not send.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_computed_while_it_is_on_its_way_is_kept_over_a_network_too() -> Result<()> {
+    let mut pools = Pools::start(2, &setup()).await?;
+    let users = pools.users().await?;
+    let hashes = chain(14, PAGES);
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    pools.0[0].fail(Fault::None, Fault::Slow(4 << 10, Duration::from_millis(20)));
+    let far =
+        User::connect(&format!("tcp://{}", pools.0[1].proxy.address()), DataPlane::Framed, PAGE).await?;
+    let begun = far.namespace.begin_turn_after("talk", "", 1).await?;
+    ensure!(begun.afar == PAGES, "{begun:?}");
+    until("all of it is stored", async || {
+        let report = far.offload(&OffloadOptions::default(), &hashes).await?;
+        Ok(report.stored + report.present == PAGES)
+    })
+    .await?;
+    pools.0[0].server.kill()?;
+    let report = reload_within(&users[1], Duration::from_secs(10), &hashes).await?;
+    ensure!(report.pages == PAGES, "{report:?}");
     Ok(())
 }
 
