@@ -125,11 +125,8 @@ async fn what_is_computed_while_it_is_on_its_way_is_kept_over_a_network_too() ->
         User::connect(&format!("tcp://{}", pools.0[1].proxy.address()), DataPlane::Framed, PAGE).await?;
     let begun = far.namespace.begin_turn_after("talk", "", 1).await?;
     ensure!(begun.afar == PAGES, "{begun:?}");
-    until("all of it is stored", async || {
-        let report = far.offload(&OffloadOptions::default(), &hashes).await?;
-        Ok(report.stored + report.present == PAGES)
-    })
-    .await?;
+    let report = far.offload(&OffloadOptions::default(), &hashes).await?;
+    ensure!(report.stored + report.present == PAGES, "{report:?}");
     pools.0[0].server.kill()?;
     let report = reload_within(&users[1], Duration::from_secs(10), &hashes).await?;
     ensure!(report.pages == PAGES, "{report:?}");
