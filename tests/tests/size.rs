@@ -17,7 +17,7 @@ use turnkv_tests::workspace::server_binary;
 
 const PAGE: u64 = 64 << 10;
 /// Calls that are more than a queue and a connection's buffers hold, with a hundred blocks each.
-const ASKED: u64 = 9_000;
+const ASKED: u64 = 7_200;
 /// Sessions, turns of each, pages that a turn adds.
 const SESSIONS: u64 = 12;
 const TURNS: usize = 4;
@@ -246,8 +246,11 @@ async fn one_recording_at_a_time_and_one_that_nobody_reads_is_bounded() -> Resul
     ensure!(second.is_err_and(|status| status.message().contains("one recording at a time")));
     // Nobody reads: the pool goes on, and what does not fit is counted.
     let hashes = chain(3, 100);
-    for _ in 0..ASKED {
-        ensure!(user.reload(&hashes).await?.pages == 0);
+    // Several at a time: on a busy machine it is over before the pool ends a connection that nobody reads.
+    for _ in 0..ASKED / 4 {
+        let ask = || user.reload(&hashes);
+        let asked = tokio::try_join!(ask(), ask(), ask(), ask())?;
+        ensure!(asked.0.pages + asked.1.pages + asked.2.pages + asked.3.pages == 0);
     }
     let read = read_all(&mut unread).await?;
     user.reload(&hashes[..1]).await?;

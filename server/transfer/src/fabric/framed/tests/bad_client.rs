@@ -162,7 +162,7 @@ fn a_client_that_answers_nothing_is_asked_a_bounded_number() {
     }
     alone.peer.0.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
     let more = std::io::Read::read(&mut (&alone.peer.0), &mut [0; 1]);
-    assert!(more.is_err(), "one more came");
+    assert!(more.is_err(), "one more came, or the end: {more:?}");
     alone.peer.send(&[data(0, 8).as_slice(), &[1; 8]].concat());
     alone.peer.0.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(alone.peer.request().op, crate::limits::RAIL_BEGUN_MAX as u32);
