@@ -180,7 +180,7 @@ deny: .tools/bin/cargo-deny
 
 # Of the whole workspace, so that nothing is built once more than for the other tests.
 architecture: tools
-	@$(call say,'architecture, and the links of the docs')
+	@$(call say,'architecture and the links of the docs')
 	@cargo test --locked --workspace --test architecture --test links
 
 # Python: its format and lints, its types (.venv has torch's and transformers'), and that the stub says what the compiled module is.
