@@ -226,7 +226,7 @@ docs: .tools/bin/mdbook
 	@cargo install mdbook --version '=$(MDBOOK_VERSION)' --locked --no-default-features --features search --root .tools
 
 docs-check: tools
-	@$(call say,'docs: links, generated pages, examples')
+	@$(call say,'links and generated pages and examples of the docs')
 	@cargo build --locked --package turnkv
 	@cargo build --locked --package turnkv-client --examples
 	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --package turnkv-tests --test links --test reference --test examples

@@ -8,6 +8,7 @@ mod circles;
 mod edges;
 mod modules;
 mod sources;
+mod steps;
 mod wings;
 
 use std::collections::BTreeMap;
@@ -44,6 +45,15 @@ fn every_crate_obeys_the_workspace_lints() {
     let clippy = std::fs::read_to_string(root.join("clippy.toml")).expect("clippy.toml is there");
     faults.extend(sources::missing("clippy.toml", &clippy, &["too-many-lines-threshold = 70"]));
     report(faults);
+}
+
+#[test]
+fn every_step_of_the_makefile_can_be_read() {
+    let makefile =
+        std::fs::read_to_string(workspace::root().join("Makefile")).expect("the Makefile is there");
+    let targets = steps::targets(&makefile);
+    assert!(targets.len() > 20, "only {} targets: they are declared elsewhere", targets.len());
+    report(targets.iter().filter_map(|target| steps::fault(&workspace::root(), target)).collect());
 }
 
 #[test]
