@@ -27,22 +27,21 @@ impl Engine {
                     tracing::debug!(%why, "of a session only what is here is read ahead");
                     None
                 });
-                Ok(PrefetchBegun { started: begun.started + coming.unwrap_or(0), ..begun })
+                let coming = coming.unwrap_or_default();
+                let ready = begun.ready.max(coming.ready);
+                Ok(PrefetchBegun { started: begun.started + coming.started, ready })
             }
-            // Not here, and so nothing of it in DRAM.
-            (Err(error), Ok(Some(started))) if error.kind == ErrorKind::SessionUnknown => {
-                Ok(PrefetchBegun { started, ready: 0 })
-            }
+            (Err(error), Ok(Some(coming))) if error.kind == ErrorKind::SessionUnknown => Ok(coming),
             (Err(error), Err(why)) if error.kind == ErrorKind::SessionUnknown => Err(why),
             (Err(error), _) => Err(error),
         }
     }
 
-    /// Pages that are on their way from another member now; none: the session does not live at one.
+    /// What is here already of a session that lives at another member, and what is on its way now; none: it does not live at one.
     ///
     /// # Errors
     /// It does, and none comes.
-    async fn prefetch_afar(self: &Arc<Self>, ask: &Prefetch) -> Result<Option<u32>, Error> {
+    async fn prefetch_afar(self: &Arc<Self>, ask: &Prefetch) -> Result<Option<PrefetchBegun>, Error> {
         let (session, ms) = match &ask.when {
             When::Now(PagesOf::Session(session)) => (session, 0),
             When::Within { session, ms } => (session, *ms),
@@ -69,7 +68,7 @@ impl Engine {
                 session = session.as_str(),
                 "too many sessions are waited with: this one comes with its turn"
             );
-            return Ok(Some(0));
+            return Ok(Some(PrefetchBegun::default()));
         };
         let engine = Arc::clone(self);
         tokio::spawn(async move {
@@ -79,11 +78,12 @@ impl Engine {
             }
             drop(place);
         });
-        Ok(Some(0))
+        Ok(Some(PrefetchBegun::default()))
     }
 
-    /// Has pulled what is not here of a session that lives elsewhere. Its home stays what it is until a turn begins here.
-    async fn bring_ahead(&self, of: &SessionKey) -> Result<Option<u32>, Error> {
+    /// Has pulled what is not here of a session that lives elsewhere, and read what is on NVMe here. Its home stays what it is until a
+    /// turn begins here.
+    async fn bring_ahead(self: &Arc<Self>, of: &SessionKey) -> Result<Option<PrefetchBegun>, Error> {
         let Some(cluster) = self.cluster() else { return Ok(None) };
         let found = tokio::time::timeout(FIND_TURN_WAIT, self.at_home(cluster, of, 0, false)).await;
         let silent = |who: &str| {
@@ -93,9 +93,12 @@ impl Engine {
         match found {
             Ok(Some(AtHome::Named(turns, pull))) => {
                 let hashes = Arc::clone(&pull.hashes);
+                let ns = self.find_namespace(&of.namespace)?;
+                let here = self.promote_pages(ns, &hashes)?;
                 self.afar.brought.note(of.namespace, of.session.clone(), turns, hashes);
                 let pull = Pull { session: None, tip: None, expected: true, ..pull };
-                Ok(Some(self.pull(pull).unwrap_or(0)))
+                let started = here.started + self.pull(pull).unwrap_or(0);
+                Ok(Some(PrefetchBegun { started, ..here }))
             }
             Ok(Some(AtHome::Silent(member))) => Err(silent(&member.name)),
             Ok(Some(AtHome::Goes(_)) | None) => Ok(None),

@@ -32,6 +32,7 @@ pub(crate) enum When {
 }
 
 /// What a prefetch has begun.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct PrefetchBegun {
     /// Reads started.
     pub(crate) started: u32,
@@ -109,7 +110,7 @@ impl Engine {
         });
     }
 
-    fn promote_pages(
+    pub(super) fn promote_pages(
         self: &Arc<Self>,
         ns: NamespaceIndex,
         hashes: &[BlockHash],

@@ -90,8 +90,9 @@ async fn a_session_is_brought_to_where_its_next_turn_will_begin() -> Result<()> 
         pools.0[1].counted("turnkv_cluster_second_copy_bytes")? == 0,
         "it is expected, not a copy too many"
     );
-    // A second word for the same brings nothing again, and its home is what it was.
-    ensure!(users[1].namespace.prefetch("talk").await?.started == 0);
+    // A second word for the same brings nothing again and says that all is here, and its home is what it was.
+    let begun = users[1].namespace.prefetch("talk").await?;
+    ensure!((begun.started, begun.ready) == (0, 80), "{begun:?}");
     let begun = users[1].namespace.begin_turn_after("talk", "", 1).await?;
     ensure!((begun.turn, begun.pages, begun.afar) == (2, 80, 0), "{begun:?}");
     ensure!(users[1].reload(&hashes).await?.pages == 80 && pools.0[1].pulled()? == 80);
