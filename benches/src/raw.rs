@@ -1,17 +1,20 @@
-//! Bare streams to compare a pool on a network with: a process that keeps bytes and sends them back, plain or under TLS. Owns:
+//! Bare streams to compare a pool on a network with: a process that keeps pages and sends them back, plain or under TLS. Owns:
 //! what is spoken with it. Must not know: pools.
 //!
-//! A request is 17 bytes: what (`p`ut or `g`et), from which byte of the memory, how many bytes. Bytes that are put follow it and are
-//! answered with one byte; bytes that are got are the answer.
+//! A request is 25 bytes: what (`p`ut or `g`et), from which byte of the memory, how many bytes, of pages of how many bytes. Pages that
+//! are put follow it and are answered with one byte; pages that are got are the answer. In capitals each page is followed by its
+//! checksum, which whoever receives it compares: the least that a page which is never wrong costs.
 
+use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
+use turnkv_transfer::checksum;
 use turnkv_transfer::tls::{ServerFiles, client_config};
 
 use crate::memory::Buffer;
@@ -21,6 +24,8 @@ use crate::network::{Network, client_files};
 const SPOKEN: &[u8] = b"raw";
 /// The first word on the command line of a process that is the other end.
 pub const RAW_END: &str = "raw-end";
+/// Bytes of a request.
+const HEAD_BYTES: usize = 25;
 
 trait Wire: Read + Write + Send {}
 
@@ -73,27 +78,46 @@ impl std::fmt::Debug for RawStream {
 }
 
 impl RawStream {
-    /// Sends pages, to be kept from this byte on.
-    pub fn put(&mut self, from: usize, pages: &[&[u8]]) -> Result<()> {
-        self.ask(b'p', from, pages.iter().map(|page| page.len()).sum())?;
-        pages.iter().try_for_each(|page| self.0.write_all(page))?;
+    /// Sends pages, to be kept from this byte on; checked: with their checksums.
+    pub fn put(&mut self, from: usize, pages: &[&[u8]], checked: bool) -> Result<()> {
+        self.ask(if checked { b'P' } else { b'p' }, from, pages.len(), pages[0].len())?;
+        for page in pages {
+            self.0.write_all(page)?;
+            if checked {
+                self.0.write_all(&checksum(page).to_le_bytes())?;
+            }
+        }
         self.0.flush()?;
-        Ok(self.0.read_exact(&mut [0u8; 1])?)
+        let mut answer = [0u8; 1];
+        self.0.read_exact(&mut answer)?;
+        ensure!(answer == *b"k", "a page arrived otherwise than it was sent");
+        Ok(())
     }
 
-    /// Receives pages that are kept from this byte on.
-    pub fn get(&mut self, from: usize, pages: &mut [&mut [u8]]) -> Result<()> {
-        self.ask(b'g', from, pages.iter().map(|page| page.len()).sum())?;
+    /// Receives pages that are kept from this byte on; checked: they have the checksums that they were put with.
+    pub fn get(&mut self, from: usize, pages: &mut [&mut [u8]], checked: bool) -> Result<()> {
+        self.ask(if checked { b'G' } else { b'g' }, from, pages.len(), pages[0].len())?;
         self.0.flush()?;
-        Ok(pages.iter_mut().try_for_each(|page| self.0.read_exact(page))?)
+        for page in pages {
+            self.0.read_exact(page)?;
+            ensure!(!checked || read_number(&mut self.0)? == checksum(page), "a page is not what was put");
+        }
+        Ok(())
     }
 
-    fn ask(&mut self, what: u8, from: usize, bytes: usize) -> io::Result<()> {
-        let mut head = [what; 17];
-        head[1..9].copy_from_slice(&(from as u64).to_le_bytes());
-        head[9..].copy_from_slice(&(bytes as u64).to_le_bytes());
+    fn ask(&mut self, what: u8, from: usize, pages: usize, page_bytes: usize) -> io::Result<()> {
+        let mut head = [what; HEAD_BYTES];
+        for (at, number) in [from, pages * page_bytes, page_bytes].into_iter().enumerate() {
+            head[1 + 8 * at..9 + 8 * at].copy_from_slice(&(number as u64).to_le_bytes());
+        }
         self.0.write_all(&head)
     }
+}
+
+fn read_number(wire: &mut Box<dyn Wire>) -> io::Result<u64> {
+    let mut number = [0u8; 8];
+    wire.read_exact(&mut number)?;
+    Ok(u64::from_le_bytes(number))
 }
 
 /// Is the other end until it is killed: `host`, bytes of memory for each connection, and the folder of certificates, if any.
@@ -129,19 +153,32 @@ fn say(address: SocketAddr) -> io::Result<()> {
 
 /// Does what is asked for until the peer leaves.
 fn answer(mut wire: Box<dyn Wire>, bytes: usize) -> io::Result<()> {
-    let mut arena = Buffer::new(bytes);
-    let mut head = [0u8; 17];
+    let (mut arena, mut sums) = (Buffer::new(bytes), HashMap::new());
+    let mut what = [0u8; 1];
     loop {
-        wire.read_exact(&mut head)?;
-        let number = |at: usize| {
-            head[at..at + 8].iter().rev().fold(0usize, |sum, byte| (sum << 8) | usize::from(*byte))
-        };
-        let part = &mut arena.bytes_mut()[number(1)..number(1) + number(9)];
-        if head[0] == b'p' {
-            wire.read_exact(part)?;
-            wire.write_all(b"k")?;
-        } else {
-            wire.write_all(part)?;
+        wire.read_exact(&mut what)?;
+        let [from, bytes, page_bytes] =
+            [read_number(&mut wire)?, read_number(&mut wire)?, read_number(&mut wire)?].map(|it| it as usize);
+        let (is_put, checked) = (what[0].eq_ignore_ascii_case(&b'p'), what[0].is_ascii_uppercase());
+        let mut all_good = true;
+        for (at, page) in arena.bytes_mut()[from..from + bytes].chunks_mut(page_bytes).enumerate() {
+            let place = from + at * page_bytes;
+            if is_put {
+                wire.read_exact(page)?;
+                if checked {
+                    let sum = read_number(&mut wire)?;
+                    all_good &= sum == checksum(page);
+                    sums.insert(place, sum);
+                }
+            } else {
+                wire.write_all(page)?;
+                if checked {
+                    wire.write_all(&sums.get(&place).copied().unwrap_or_default().to_le_bytes())?;
+                }
+            }
+        }
+        if is_put {
+            wire.write_all(if all_good { b"k" } else { b"b" })?;
         }
         wire.flush()?;
     }

@@ -58,6 +58,7 @@ struct Hosts {
 /// What one round came to, in seconds.
 struct Round {
     raw: f64,
+    checked: f64,
     first: f64,
     last: f64,
     local: f64,
@@ -91,12 +92,12 @@ fn measure(options: &Options) -> Result<Table> {
         batch,
         pages,
     };
-    let mut series = [const { Series::new() }; 4];
+    let mut series = [const { Series::new() }; 5];
     for round in 0..=u64::from(options.common.rounds) {
-        let Round { raw, first, last, local } = hosts.round(round)?;
+        let Round { raw, checked, first, last, local } = hosts.round(round)?;
         let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
         if round > 0 {
-            let samples = [rate(raw), first * 1e3, rate(last), rate(local)];
+            let samples = [rate(raw), rate(checked), first * 1e3, rate(last), rate(local)];
             series.iter_mut().zip(samples).for_each(|(series, sample)| series.push(sample));
         }
     }
@@ -104,16 +105,18 @@ fn measure(options: &Options) -> Result<Table> {
     Ok(table(options, pages, series))
 }
 
-fn table(options: &Options, pages: usize, [raw, first, last, local]: [Series; 4]) -> Table {
+fn table(options: &Options, pages: usize, [raw, checked, first, last, local]: [Series; 5]) -> Table {
     let what = format!(
         "a session of {pages} x {} KiB whose turn begins on another pool, the loopback, every page verified",
         options.page.page_kib
     );
     let mut table = Table::new(what);
     table.row("raw TCP", "GB/s", &raw, "");
+    table.row("the same, checksums at both ends", "GB/s", &checked, "");
     table.row("begin to first page", "ms", &first, "");
     table.row("begin to last page", "GB/s", &last, "");
     table.row("begin to last page / raw TCP", "x", &last.over(&raw), ">= 0.9");
+    table.row("begin to last page / with checksums", "x", &last.over(&checked), "");
     table.row("the next turn there", "GB/s", &local, "");
     table
 }
@@ -126,8 +129,11 @@ impl Hosts {
         self.home.end_turn(&session, &hashes, 0)?;
         self.keep_raw()?;
         let began = Instant::now();
-        self.raw_get()?;
+        self.raw_get(false)?;
         let raw = began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        self.raw_get(true)?;
+        let checked = began.elapsed().as_secs_f64();
         let began = Instant::now();
         let begun = self.other.begin_turn_after(&session, 1)?;
         ensure!(begun.pages + begun.afar == self.pages, "LOST PAGES: {begun:?}");
@@ -143,7 +149,7 @@ impl Hosts {
         let local = began.elapsed().as_secs_f64();
         self.other.drop_all()?;
         self.home.drop_all()?;
-        Ok(Round { raw, first, last, local })
+        Ok(Round { raw, checked, first, last, local })
     }
 
     fn offload(&mut self, hashes: &[BlockHash]) -> Result<()> {
@@ -167,15 +173,15 @@ impl Hosts {
     fn keep_raw(&mut self) -> Result<()> {
         for at in (0..self.pages).step_by(self.batch) {
             let pages = self.source.stamped(at..at + self.batch);
-            self.raw.put(at * pages[0].len(), &pages)?;
+            self.raw.put(at * pages[0].len(), &pages, true)?;
         }
         Ok(())
     }
 
-    fn raw_get(&mut self) -> Result<()> {
+    fn raw_get(&mut self, checked: bool) -> Result<()> {
         for at in (0..self.pages).step_by(self.batch) {
             let mut targets = self.target.targets(at, self.batch);
-            self.raw.get(at * targets[0].len(), &mut targets)?;
+            self.raw.get(at * targets[0].len(), &mut targets, checked)?;
             check_ends(&targets, at)?;
         }
         Ok(())

@@ -93,14 +93,16 @@ fn measure(options: &Options, clients: usize) -> Result<Table> {
             starts: (0..each / page_bytes).step_by(batch).collect(),
         });
     }
-    let mut rates = [const { Series::new() }; 4];
+    let mut rates = [const { Series::new() }; 6];
     for round in 0..=u64::from(options.common.rounds) {
         let mut seconds =
             |work: fn(&mut Lane, u64) -> Result<()>| in_step(&mut lanes, |lane| work(lane, round));
         let seconds = [
             seconds(Lane::raw_put)?,
+            seconds(Lane::checked_put)?,
             seconds(Lane::offload)?,
             seconds(Lane::raw_get)?,
+            seconds(Lane::checked_get)?,
             seconds(Lane::reload)?,
         ];
         for lane in &mut lanes {
@@ -115,7 +117,7 @@ fn measure(options: &Options, clients: usize) -> Result<Table> {
     Ok(table(options, clients, rates))
 }
 
-fn table(options: &Options, clients: usize, [put, offload, get, reload]: [Series; 4]) -> Table {
+fn table(options: &Options, clients: usize, rates: [Series; 6]) -> Table {
     let wire = if options.tls { "TLS" } else { "TCP" };
     let place = options.netns.as_ref().map_or("the loopback", |_| "veth between two network namespaces");
     let what = format!(
@@ -124,12 +126,15 @@ fn table(options: &Options, clients: usize, [put, offload, get, reload]: [Series
     );
     let promise = if options.plane == Plane::Framed { ">= 0.9" } else { ">= 0.5" };
     let mut table = Table::new(what);
-    table.row(&format!("raw {wire} put"), "GB/s", &put, "");
-    table.row("offload", "GB/s", &offload, "");
-    table.row(&format!("offload / raw {wire}"), "x", &offload.over(&put), promise);
-    table.row(&format!("raw {wire} get"), "GB/s", &get, "");
-    table.row("reload", "GB/s", &reload, "");
-    table.row(&format!("reload / raw {wire}"), "x", &reload.over(&get), promise);
+    let [put, checked_put, offload, get, checked_get, reload] = &rates;
+    let ways = [("put", "offload", put, checked_put, offload), ("get", "reload", get, checked_get, reload)];
+    for (bare, verb, raw, checked, pool) in ways {
+        table.row(&format!("raw {wire} {bare}"), "GB/s", raw, "");
+        table.row("the same, checksums at both ends", "GB/s", checked, "");
+        table.row(verb, "GB/s", pool, "");
+        table.row(&format!("{verb} / raw {wire}"), "x", &pool.over(raw), promise);
+        table.row(&format!("{verb} / with checksums"), "x", &pool.over(checked), "");
+    }
     table
 }
 
@@ -182,17 +187,33 @@ impl Lane {
     }
 
     fn raw_put(&mut self, _round: u64) -> Result<()> {
+        self.put(false)
+    }
+
+    fn checked_put(&mut self, _round: u64) -> Result<()> {
+        self.put(true)
+    }
+
+    fn raw_get(&mut self, _round: u64) -> Result<()> {
+        self.get(false)
+    }
+
+    fn checked_get(&mut self, _round: u64) -> Result<()> {
+        self.get(true)
+    }
+
+    fn put(&mut self, checked: bool) -> Result<()> {
         for at in self.starts.iter().copied() {
             let pages = self.source.stamped(at..at + self.batch);
-            self.raw.put(at * pages[0].len(), &pages)?;
+            self.raw.put(at * pages[0].len(), &pages, checked)?;
         }
         Ok(())
     }
 
-    fn raw_get(&mut self, _round: u64) -> Result<()> {
+    fn get(&mut self, checked: bool) -> Result<()> {
         for at in self.starts.iter().copied() {
             let mut targets = self.target.targets(at, self.batch);
-            self.raw.get(at * targets[0].len(), &mut targets)?;
+            self.raw.get(at * targets[0].len(), &mut targets, checked)?;
             check_ends(&targets, at)?;
         }
         Ok(())
