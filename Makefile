@@ -46,11 +46,18 @@ demo-cluster: server python
 .PHONY: test test-core test-fabric test-rdma test-python test-deploy test-engines
 test: test-core test-fabric test-python test-deploy test-engines
 
+# Two halves beside one another: most tests wait more than they compute. What the second one says comes when the first is over.
 test-core: tools
 	@$(call say,'Rust tests (the first build takes some minutes)')
 	@cargo build --locked --package turnkv
 	@tests/setup_etcd.sh || echo 'LEFT OUT: every test with etcd; the reason is above' >&2
-	@TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv cargo test --locked --workspace --no-fail-fast
+	@cargo test --locked --workspace --no-run
+	@export TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv; \
+	  run='cargo test --locked --workspace --no-fail-fast'; \
+	  $$run --test '[l-z]*' > $(TARGET_DIR)/tests-l-z.log 2>&1 & others=$$!; trap 'kill $$others 2>/dev/null || true' EXIT; failed=0; \
+	  $$run --lib --bins --test '[a-k]*' || failed=1; \
+	  $$run --doc || failed=1; \
+	  wait $$others || failed=1; cat $(TARGET_DIR)/tests-l-z.log; exit $$failed
 
 # The engine over libfabric, over its providers for TCP, alone and through the server: the library comes into .tools out of a wheel.
 # Of the whole workspace, so that nothing is built once more than for the other tests.
