@@ -114,7 +114,8 @@ impl Namespace {
         Ok(TurnEnded { pages: reply.pages as usize, archiving: reply.archiving })
     }
 
-    /// Makes `fork` a session that shares the first `pages` pages of `session` (`None`: all, with the tail).
+    /// Makes `fork` a session that shares the first `pages` pages of `session` (`None`: all, with the tail). One
+    /// that exists has these instead of its own.
     pub async fn fork(&self, session: &str, fork: &str, pages: Option<usize>) -> Result<usize> {
         if pages == Some(0) {
             return Err(Error::invalid("a fork that shares no page is a new session: begin a turn of it"));

@@ -1,7 +1,7 @@
 //! Pools that share what they have: real servers on the loopback, as one cluster. Owns: their configuration, and what their
 //! operator asks of them. Must not know: the crates inside them.
 
-use crate::http::{get_soon, steady_address, value};
+use crate::http::{free_address, get_soon, value};
 use crate::proxy::{Fault, Proxy};
 use crate::server::{Server, Setup};
 use anyhow::{Context, Result, ensure};
@@ -86,7 +86,7 @@ struct Places {
 
 impl Places {
     fn new(count: usize) -> Result<Places> {
-        let addresses = || (0..count).map(|_| steady_address()).collect::<Result<Vec<_>>>();
+        let addresses = || (0..count).map(|_| free_address()).collect::<Result<Vec<_>>>();
         Ok(Places { tcp: addresses()?, http: addresses()? })
     }
 }

@@ -1,6 +1,6 @@
 //! A real etcd of a test's own. Owns: starting it, its faults, its keys as its own tool says them. Must not know: who uses it.
 
-use crate::http::steady_address;
+use crate::http::free_address;
 use crate::workspace::root;
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
@@ -33,7 +33,7 @@ impl Etcd {
             return Ok(None);
         }
         let dir = tempfile::Builder::new().prefix("turnkv-etcd").tempdir()?;
-        let (client, peer) = (steady_address()?, steady_address()?);
+        let (client, peer) = (free_address()?, free_address()?);
         let child = launch(&place, &dir, client, peer)?;
         let mut etcd = Etcd { place, dir, child, client, peer };
         etcd.wait_ready()?;

@@ -7,27 +7,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Below the ports that Linux hands out by itself.
-const STEADY_FIRST: u16 = 12_000;
-const STEADY_PORTS: u16 = 20_000;
-
-/// A port that was free a moment ago.
-///
-/// # Errors
-/// The system has none.
-pub fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
-}
+const PORT_FIRST: u16 = 12_000;
+const PORTS: u16 = 20_000;
 
 /// A port that was free a moment ago, and that the kernel gives nobody who asks for any: a server that is gone for a while finds
 /// it again.
 ///
 /// # Errors
 /// None is free.
-pub fn steady_address() -> Result<SocketAddr> {
+pub fn free_address() -> Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    for _ in 0..STEADY_PORTS {
+    for _ in 0..PORTS {
         let number = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id().wrapping_mul(127));
-        let port = STEADY_FIRST + u16::try_from(number % u32::from(STEADY_PORTS))?;
+        let port = PORT_FIRST + u16::try_from(number % u32::from(PORTS))?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         if TcpListener::bind(address).is_ok() {
             return Ok(address);

@@ -1,6 +1,6 @@
 //! Traffic of every kind on a server of its own, and the metrics page that it leaves. Must not know: what is asked of the page.
 
-use crate::http::{free_address, get, steady_address};
+use crate::http::{free_address, get};
 use crate::pages::chain;
 use crate::server::{Server, Setup};
 use crate::user::User;
@@ -21,7 +21,7 @@ pub async fn page_after_traffic() -> Result<(Server, String)> {
     let place = "place = \"s3://none\"\nendpoint = \"http://127.0.0.1:1\"\nregion = \"none\"";
     let archive = format!("[archive]\n{place}\nsessions = \"asked\"\nretries_max = 0\n");
     // A cluster of one, likewise.
-    let tcp = steady_address()?;
+    let tcp = free_address()?;
     let member = format!("{{ id = \"one\", endpoint = \"tcp://{tcp}\" }}");
     let events = format!("[events]\npublish = \"{}\"\n", free_address()?);
     let sections = format!("{archive}[cluster]\nid = \"one\"\nmembers = [{member}]\n{events}");

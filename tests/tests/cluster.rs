@@ -13,7 +13,7 @@ use turnkv_proto::wire::{
 };
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_tests::cluster::{AGREE_MAX, Cluster, Known};
-use turnkv_tests::http::steady_address;
+use turnkv_tests::http::free_address;
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -342,8 +342,8 @@ async fn two_servers_of_one_name_are_told_of_by_those_that_hear_both() -> Result
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let other = Setup {
-        tcp: Some(steady_address()?.to_string()),
-        metrics: Some(steady_address()?.to_string()),
+        tcp: Some(free_address()?.to_string()),
+        metrics: Some(free_address()?.to_string()),
         ..cluster.setup(2).clone()
     };
     let _other = Server::start(other)?;

@@ -9,7 +9,7 @@ use turnkv_client::{DataPlane, EndTurn, OffloadOptions};
 use turnkv_proto::wire::StandingReply;
 use turnkv_tests::cluster::{AGREE_MAX, Cluster, Known};
 use turnkv_tests::etcd::Etcd;
-use turnkv_tests::http::steady_address;
+use turnkv_tests::http::free_address;
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -207,7 +207,7 @@ async fn a_member_that_is_gone_for_good_is_forgotten_and_one_that_lives_is_back_
 async fn two_servers_of_one_name_are_told_of() -> Result<()> {
     let Some(etcd) = Etcd::start()? else { return Ok(()) };
     let cluster = pools(&etcd).await?;
-    let (tcp, metrics) = (steady_address()?.to_string(), steady_address()?.to_string());
+    let (tcp, metrics) = (free_address()?.to_string(), free_address()?.to_string());
     let other = Setup { tcp: Some(tcp), metrics: Some(metrics), ..cluster.setup(2).clone() };
     let _other = Server::start(other)?;
     let until = Instant::now() + Duration::from_secs(60);

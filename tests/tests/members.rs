@@ -293,9 +293,9 @@ async fn a_member_that_is_being_emptied_gets_no_new_turn() -> Result<()> {
 /// A list is of pools that share: where they do not, each is a pool of its own, and whoever is there is used.
 #[tokio::test(flavor = "multi_thread")]
 async fn pools_of_no_cluster_follow_one_another_too() -> Result<()> {
-    use turnkv_tests::http::steady_address;
+    use turnkv_tests::http::free_address;
     use turnkv_tests::server::{Server, Setup};
-    let places = [steady_address()?, steady_address()?];
+    let places = [free_address()?, free_address()?];
     let setup = |at: usize| Setup { tcp: Some(places[at].to_string()), ..Setup::default() };
     let mut servers = [Server::start(setup(0))?, Server::start(setup(1))?];
     let list = format!("tcp://{}, tcp://{}", places[0], places[1]);

@@ -75,8 +75,8 @@ class OffloadReport:
     declined: int
     """Pages the pool did not take; once one is declined so are all after it."""
     first_decline: str | None
-    """Why: no_space, in_flight, no_parent (the page before it is not there, or this one did not arrive whole), outranked (what
-    would make way is likelier to be used again), draining, lease_limit, lease_expired, deadline, unavailable."""
+    """Why: no_space, in_flight, no_parent (the page before it is not there, this one is there behind another one, or did not
+    arrive whole), outranked (what would make way is likelier to be used again), draining, lease_limit, lease_expired, deadline, unavailable."""
     durable: bool
     """It was asked for, and what this call stored is on NVMe and flushed."""
     not_durable: str | None
@@ -507,7 +507,7 @@ class Namespace:
     def report_prefill(self, tokens: int, seconds: float) -> None:
         """What computing so many tokens of prompts took: hits are worth seconds then, in metrics and in size advice."""
     def fork(self, session: str, fork: str, pages: int = 0) -> int:
-        """A new session that shares the leading `pages` (0: all, with the tail)."""
+        """A new session that shares the leading `pages` (0: all, with the tail). One that exists has these instead of its own."""
     def supersede(self, session: str, keep: int) -> int:
         """The session's pages after the first `keep` are a dead branch: first victims."""
     def close(self, session: str, *, archive: bool = False) -> bool:

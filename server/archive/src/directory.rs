@@ -37,6 +37,11 @@ impl Directory {
         Ok(Directory { store: Arc::new(Store::open(place, settings, &folder_of(tenant))?) })
     }
 
+    /// The directory of an archive that is open.
+    pub(crate) fn of(store: &Arc<Store>) -> Directory {
+        Directory { store: Arc::clone(store) }
+    }
+
     /// All bookmarks, in order.
     pub async fn list(&self) -> Result<Vec<ListedBookmark>, Error> {
         self.list_some(None).await

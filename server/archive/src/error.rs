@@ -13,8 +13,8 @@ pub enum Error {
         /// What the store, or the network, said.
         fault: String,
     },
-    /// The store refuses the credentials, or what they may do. Give it others.
-    #[error("the store refuses its credentials for {object}: {fault}; check keys and permissions")]
+    /// The store refuses the credentials, or what they may do. Give it others, or mount it for writing.
+    #[error("the store does not allow it for {object}: {fault}; check keys, permissions and mounts")]
     CredentialsRefused {
         /// What was asked for.
         object: String,
@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// The store has no room. Delete manifests and collect, or give it more.
     #[error(
-        "the store has no room for {object}: {fault}; delete snapshots and collect, or give it more room"
+        "there is no room for {object}: {fault}; give its place more, or, in an archive, delete snapshots and collect"
     )]
     Full {
         /// What was to be written.
@@ -46,7 +46,7 @@ pub enum Error {
         object: String,
     },
     /// Something else has this name already. Choose another one.
-    #[error("{object} exists already and is something else; choose another name")]
+    #[error("{object} exists already, with something else in it; choose another name")]
     Exists {
         /// The object.
         object: String,

@@ -1,7 +1,7 @@
 //! Export: a snapshot as a directory that ordinary tools can check. Owns: its form. Must not know: who reads it.
 //!
 //! `blobs/<sha256>.zst`, one file a blob: one frame of zstd whose content has the SHA-256 that is its name. `manifest.json`, written
-//! last: a directory without it is not an export. Its `turnkv.packs` is empty.
+//! last: a directory without it is not an export, and the next one of that name takes its place. Its `turnkv.packs` is empty.
 
 use crate::archive::Archive;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::read::Places;
 use crate::store::make_private;
 use futures_util::StreamExt;
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,11 @@ use std::path::{Path, PathBuf};
 pub(crate) const BLOBS: &str = "blobs";
 /// The manifest's name in an export.
 pub(crate) const MANIFEST: &str = "manifest.json";
+
+/// What the manifest is called while it is written.
+const PART: &str = "manifest.json.part";
+/// Digits of a blob's digest.
+const DIGEST_DIGITS: usize = 64;
 
 /// What an export has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,14 +37,31 @@ pub struct ExportCounts {
 }
 
 impl Archive {
-    /// Writes a snapshot into a directory that is not there yet, or is empty, at a level of zstd of 1 to 22.
+    /// Writes a snapshot into a directory that is not there yet, is empty, or has an export that was not finished, at a level of zstd of
+    /// 1 to 22. What failed leaves nothing but the directory.
     pub async fn export(&self, id: ObjectId, directory: &Path, level: i32) -> Result<ExportCounts, Error> {
         if !(ZSTD_LEVEL_MIN..=ZSTD_LEVEL_MAX).contains(&level) {
             return Err(Error::invalid("level", format!("must be {ZSTD_LEVEL_MIN} to {ZSTD_LEVEL_MAX}")));
         }
         let manifest = self.manifest(id).await?;
         let place = directory.to_owned();
-        self.workers.run(move |_| make_directory(&place)).await??;
+        let lock = self.workers.run(move |_| make_directory(&place)).await??;
+        let written = self.write_export(manifest, directory, level).await;
+        if written.is_err() {
+            let place = directory.to_owned();
+            // What could not be removed is in nobody's way: the next export of that name takes its place.
+            self.workers.run(move |_| drop(clear(&place))).await?;
+        }
+        drop(lock);
+        written
+    }
+
+    async fn write_export(
+        &self,
+        manifest: Manifest,
+        directory: &Path,
+        level: i32,
+    ) -> Result<ExportCounts, Error> {
         let places = Places::of(self, &manifest).await?;
         let digests: BTreeSet<Digest> = manifest.digests().collect();
         let writes = digests.into_iter().map(|digest| {
@@ -86,19 +108,67 @@ pub(crate) fn file_fault(path: &Path, fault: &std::io::Error) -> Error {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
             Error::Full { object, fault: text }
         }
-        std::io::ErrorKind::PermissionDenied => Error::CredentialsRefused { object, fault: text },
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            Error::CredentialsRefused { object, fault: text }
+        }
         std::io::ErrorKind::NotADirectory => Error::invalid(object, "is no directory"),
         _ => Error::Unreachable { object, fault: text },
     }
 }
 
-fn make_directory(directory: &Path) -> Result<(), Error> {
+/// The directory is there, empty, and locked as long as the file that is returned is open.
+fn make_directory(directory: &Path) -> Result<File, Error> {
     let wrong = |fault: std::io::Error| file_fault(directory, &fault);
+    let taken = || Error::Exists { object: directory.display().to_string() };
     make_private(directory).map_err(wrong)?;
-    if std::fs::read_dir(directory).map_err(wrong)?.next().is_some() {
-        return Err(Error::Exists { object: directory.display().to_string() });
+    let lock = File::open(directory).map_err(wrong)?;
+    let locked = match lock.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => return Err(taken()),
+        // Not every file system locks: there, nobody knows whether what is not finished is being written.
+        Err(TryLockError::Error(_)) => false,
+    };
+    let is_empty = std::fs::read_dir(directory).map_err(wrong)?.next().is_none();
+    if !is_empty && !(locked && is_unfinished(directory).map_err(wrong)?) {
+        return Err(taken());
     }
-    make_private(&directory.join(BLOBS)).map_err(wrong)
+    clear(directory).map_err(wrong)?;
+    make_private(&directory.join(BLOBS)).map_err(wrong)?;
+    Ok(lock)
+}
+
+/// Whether a directory has nothing but what an export leaves that was not finished.
+fn is_unfinished(directory: &Path) -> std::io::Result<bool> {
+    let is_blob = |name: &str| {
+        let digits = name.strip_suffix(".zst").unwrap_or_default().as_bytes();
+        digits.len() == DIGEST_DIGITS && digits.iter().all(u8::is_ascii_hexdigit)
+    };
+    for entry in std::fs::read_dir(directory)? {
+        let (entry, mut ours) = (entry?, false);
+        if entry.file_name() == PART {
+            ours = entry.file_type()?.is_file();
+        } else if entry.file_name() == BLOBS && entry.file_type()?.is_dir() {
+            ours = true;
+            for blob in std::fs::read_dir(entry.path())? {
+                ours &= blob?.file_name().to_str().is_some_and(is_blob);
+            }
+        }
+        if !ours {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Removes what an export wrote, so that it is none at any moment.
+fn clear(directory: &Path) -> std::io::Result<()> {
+    let gone = |removed: std::io::Result<()>| match removed {
+        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(fault),
+        _ => Ok(()),
+    };
+    gone(std::fs::remove_file(directory.join(MANIFEST)))?;
+    gone(std::fs::remove_file(directory.join(PART)))?;
+    gone(std::fs::remove_dir_all(directory.join(BLOBS)))
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
@@ -113,7 +183,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 /// The manifest appears whole, when everything before it is on the disk.
 fn finish(directory: &Path, text: &[u8]) -> Result<(), Error> {
     let sync = |path: &Path| File::open(path).and_then(|opened| opened.sync_all());
-    let (part, whole) = (directory.join("manifest.json.part"), directory.join(MANIFEST));
+    let (part, whole) = (directory.join(PART), directory.join(MANIFEST));
     sync(&directory.join(BLOBS)).map_err(|fault| file_fault(directory, &fault))?;
     write_file(&part, text)?;
     let renamed = std::fs::rename(&part, &whole).and_then(|()| sync(directory));

@@ -1,14 +1,19 @@
-//! Verify: reads everything of one snapshot, or of all. Owns: the report. Must not know: what to do about faults.
+//! Verify: reads everything of one snapshot, or of all, and the bookmarks by which archived sessions are found. Owns: the report. Must
+//! not know: what to do about faults.
 
+use crate::again::read_again;
 use crate::archive::Archive;
+use crate::bookmark::{Bookmark, PageMark};
+use crate::directory::{Directory, ListedBookmark};
 use crate::error::Error;
-use crate::id::{Digest, ObjectId};
+use crate::id::{Digest, ObjectId, SessionName};
 use crate::limits::{FAULTS_NAMED_MAX, MARKS_MAX};
 use crate::manifest::Manifest;
 use crate::read::Places;
 use crate::restore::read_pages;
+use crate::store::Key;
 use futures_util::StreamExt;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -28,7 +33,7 @@ pub struct VerifyProgress {
 pub struct VerifyFault {
     /// In which snapshot.
     pub snapshot: ObjectId,
-    /// In which page; none if it is the manifest, or the index of a pack that this snapshot needs.
+    /// In which page; none if it is the manifest, the snapshot's bookmark, or the index of a pack that it needs.
     pub page: Option<u32>,
     /// What.
     pub error: Error,
@@ -75,6 +80,9 @@ impl Archive {
             None => self.list().await?.into_iter().map(|one| one.id).collect(),
         };
         let (mut report, mut seen) = (VerifyReport::default(), Seen::default());
+        let bookmarks = self.store.list_bookmarks(None).await?;
+        let bookmarks: HashMap<ObjectId, SessionName> =
+            bookmarks.into_iter().map(|(name, one)| (one.id, name)).collect();
         let count = snapshots.len() as u64;
         for id in snapshots {
             let manifest = match self.manifest(id).await {
@@ -90,6 +98,9 @@ impl Archive {
             let (before, snapshots_done) = (report.pages, report.snapshots);
             let pages_done =
                 |pages| VerifyProgress { snapshots_done, snapshots: count, pages_done: before + pages };
+            if let Some(name) = bookmarks.get(&id).copied() {
+                self.verify_bookmark(&manifest, ListedBookmark { name, snapshot: id }, &mut report).await?;
+            }
             self.verify_pages(&manifest, &mut seen, &mut report, |pages| progress(pages_done(pages))).await?;
             report.snapshots += 1;
             report.pages += manifest.pages.len() as u64;
@@ -131,6 +142,33 @@ impl Archive {
         }
         Ok(())
     }
+
+    /// An archived session is found by its bookmark alone: one that says other pages than the snapshot has makes it a miss.
+    async fn verify_bookmark(
+        &self,
+        manifest: &Manifest,
+        at: ListedBookmark,
+        report: &mut VerifyReport,
+    ) -> Result<(), Error> {
+        let directory = Directory::of(&self.store);
+        match read_again(|| directory.read(at)).await {
+            Ok(bookmark) if is_of(&bookmark, manifest) => {}
+            Ok(_) => {
+                let fault = "the session or the pages that it names are not this snapshot's";
+                report.add(
+                    manifest.id,
+                    None,
+                    Error::damaged(Key::Bookmark(at.name, at.snapshot).to_string(), fault),
+                );
+            }
+            // Taken back since it was listed.
+            Err(Error::NotFound { .. }) => {}
+            Err(fault) if fault.may_pass() => return Err(fault),
+            Err(fault) => report.add(manifest.id, None, fault),
+        }
+        Ok(())
+    }
+
     /// Blobs are found by what this process remembers of indexes: a restore elsewhere needs the indexes themselves.
     async fn verify_indexes(
         &self,
@@ -155,4 +193,14 @@ impl Archive {
         }
         Ok(())
     }
+}
+
+/// Whether a bookmark tells of a snapshot what it has.
+fn is_of(bookmark: &Bookmark, manifest: &Manifest) -> bool {
+    let hash = |page: &u32| manifest.pages.get(*page as usize).map(|page| PageMark::of(&page.hash));
+    bookmark.namespace == manifest.header.namespace
+        && manifest.sequences.iter().any(|sequence| {
+            sequence.id == bookmark.session
+                && sequence.pages.iter().map(hash).eq(bookmark.pages.iter().copied().map(Some))
+        })
 }

@@ -14,5 +14,9 @@ pub(super) fn refuse(fault: Fault) -> Error {
         Fault::CredentialsRefused { .. } | Fault::Damaged { .. } => ErrorKind::Internal,
         Fault::NotFound { .. } | Fault::Exists { .. } | Fault::Invalid { .. } => ErrorKind::Invalid,
     };
-    Error::new(kind, fault.to_string())
+    let text = match &fault {
+        Fault::Damaged { .. } => format!("{fault}; put it back from elsewhere, or delete what needs it"),
+        fault => fault.to_string(),
+    };
+    Error::new(kind, text)
 }

@@ -5,7 +5,7 @@ use crate::support::*;
 use std::sync::Arc;
 use turnkv_archive::{
     Archive, Bookmark, CapturedPage, CollectLimits, Directory, Error, ListedBookmark, Manifest, ObjectId,
-    PageMark, Place, SessionName, StoreSettings,
+    PageMark, Place, Sequence, SessionName, StoreSettings,
 };
 use turnkv_proto::NamespaceId;
 
@@ -27,7 +27,7 @@ async fn keep(store: &Shaky, archive: &Archive, session: &str, pages: &[Captured
         taken.page(page.clone()).await.unwrap();
     }
     directory(store).write(taken.id(), &bookmark(session, pages)).await.unwrap();
-    taken.sequence(sequence(pages.len(), 16));
+    taken.sequence(Sequence { id: session.to_owned(), ..sequence(pages.len(), 16) });
     taken.finish().await.unwrap().0
 }
 
@@ -53,6 +53,41 @@ async fn a_session_is_found_by_its_name_and_only_there() {
     assert!(directory.list_of(name).await.unwrap().is_empty());
     assert!(matches!(archive.describe(one.id).await, Err(Error::NotFound { .. })));
     assert_restores(&archive, other.id, &pages[..4]).await;
+}
+
+/// A session whose bookmark does not say what its snapshot has is a miss: whoever verifies is told.
+#[tokio::test]
+async fn verify_names_bookmarks_that_are_not_what_was_written() {
+    let store = Shaky::new();
+    let archive = open(&store).await.unwrap();
+    let pages = chain(&plain_header(), 1, 10);
+    let one = keep(&store, &archive, "one", &pages).await;
+    let other = keep(&store, &archive, "other", &pages[..4]).await;
+    capture(&archive, &plain_header(), &pages[..2]).await.unwrap();
+    assert_eq!(archive.verify(None, |_| {}).await.unwrap().faults_found, 0);
+    let of = |manifest: &Manifest| format!("{}.json", manifest.id);
+    let bookmarks = store.names_with("/sessions/").await;
+    let place = bookmarks.iter().find(|name| name.ends_with(&of(&one))).unwrap();
+    let elsewhere = bookmarks.iter().find(|name| name.ends_with(&of(&other))).unwrap();
+    let whole = store.read(place).await;
+    let mut wrong =
+        vec![b"garbage".to_vec(), Vec::new(), whole[..whole.len() / 2].to_vec(), store.read(elsewhere).await];
+    for at in 0..whole.len() {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1;
+        wrong.push(flipped);
+    }
+    for text in wrong {
+        store.write(place, text.clone()).await;
+        let report = archive.verify(None, |_| {}).await.unwrap();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert_eq!((report.faults_found, report.snapshots), (1, 3), "{text}");
+        let fault = &report.faults[0];
+        assert!(fault.snapshot == one.id && fault.page.is_none(), "{text}: {fault:?}");
+        assert!(fault.error.to_string().contains("bookmark"), "{text}: {fault:?}");
+    }
+    store.write(place, whole).await;
+    assert_eq!(archive.verify(Some(one.id), |_| {}).await.unwrap().faults_found, 0);
 }
 
 #[tokio::test]

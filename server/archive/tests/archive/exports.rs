@@ -35,6 +35,38 @@ async fn an_export_comes_back_in_another_archive() {
     assert!(matches!(level, Err(Error::Invalid { .. })), "{level:?}");
 }
 
+/// A process that died in the middle of an export is in nobody's way, and whatever else is there stays.
+#[tokio::test]
+async fn an_export_takes_the_place_of_one_that_was_not_finished_and_of_nothing_else() {
+    let (from, to) = (Shaky::new(), Shaky::new());
+    let (from, target) = (open(&from).await.unwrap(), open(&to).await.unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let pages = chain(&plain_header(), 1, 5);
+    let id = capture(&from, &plain_header(), &pages).await.unwrap().id;
+    let left = dir.path().join("left");
+    from.export(id, &left, 1).await.unwrap();
+    std::fs::rename(left.join("manifest.json"), left.join("manifest.json.part")).unwrap();
+    let half = std::fs::read_dir(left.join("blobs")).unwrap().next().unwrap().unwrap();
+    std::fs::write(half.path(), b"half").unwrap();
+    // As long as somebody is writing it, it is theirs.
+    let lock = std::fs::File::open(&left).unwrap();
+    lock.lock().unwrap();
+    assert!(matches!(from.export(id, &left, 1).await, Err(Error::Exists { .. })));
+    drop(lock);
+    from.export(id, &left, 1).await.unwrap();
+    let (imported, _) = import(&target, &left).await.unwrap();
+    assert_restores(&target, imported.id, &pages).await;
+    for strange in ["notes.txt", "blobs/notes.txt", "manifest.json.part/notes.txt"] {
+        let other = dir.path().join(strange.replace('/', "-"));
+        let file = other.join(strange);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, b"mine").unwrap();
+        let refused = from.export(id, &other, 1).await;
+        assert!(matches!(refused, Err(Error::Exists { .. })), "{strange}: {refused:?}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    }
+}
+
 #[tokio::test]
 async fn an_export_that_lacks_a_blob_is_refused_by_its_name() {
     let (from, to) = (Shaky::new(), Shaky::new());
@@ -205,10 +237,9 @@ async fn an_export_that_ended_half_way_is_none_and_leaves_no_snapshot() {
     assert!(matches!(&refused, Err(Error::Damaged { object, .. }) if object.contains(&named)), "{refused:?}");
     let none = Export::open(&broken, Path::new(""));
     assert!(matches!(none, Err(Error::NotFound { .. })), "{none:?}");
-    // It is not gone on with: what is in it may be of another snapshot.
+    assert_eq!(std::fs::read_dir(&broken).unwrap().count(), 0, "nothing is in the next one's way");
     store.write(name, whole).await;
-    let taken = from.export(manifest.id, &broken, 1).await;
-    assert!(matches!(taken, Err(Error::Exists { .. })), "{taken:?}");
+    from.export(manifest.id, &broken, 1).await.unwrap();
     from.export(manifest.id, &good, 1).await.unwrap();
     std::fs::rename(good.join("manifest.json"), good.join("manifest.json.part")).unwrap();
     assert!(matches!(import(&from, &good).await, Err(Error::NotFound { .. })));
