@@ -129,7 +129,8 @@ fn make_directory(directory: &Path) -> Result<File, Error> {
         Err(TryLockError::Error(_)) => false,
     };
     let is_empty = std::fs::read_dir(directory).map_err(wrong)?.next().is_none();
-    if !is_empty && !(locked && is_unfinished(directory).map_err(wrong)?) {
+    let is_free = is_empty || (locked && is_unfinished(directory).map_err(wrong)?);
+    if !is_free {
         return Err(taken());
     }
     clear(directory).map_err(wrong)?;
