@@ -309,10 +309,10 @@ def test_a_full_store_refuses_and_keeps_what_it_has(shelf: Shelf) -> None:
     kept = server.snapshot("create", "--session", "chat")["snapshot"]
     talk(server, "more", seed=9)
     answers = {
-        (507, "InsufficientStorage"): "the store has no room",
-        (400, "XMinioStorageFull"): "the store has no room",
-        (403, "AccessDenied"): "the store refuses its credentials",
-        (400, "ExpiredToken"): "the store refuses its credentials",
+        (507, "InsufficientStorage"): "there is no room",
+        (400, "XMinioStorageFull"): "there is no room",
+        (403, "AccessDenied"): "the store does not allow it",
+        (400, "ExpiredToken"): "the store does not allow it",
         (503, "SlowDown"): "the store is unreachable",
         (500, "InternalError"): "the store is unreachable",
     }

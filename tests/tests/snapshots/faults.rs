@@ -222,7 +222,7 @@ async fn a_store_that_is_full_or_read_only_refuses_and_says_so() -> Result<()> {
     converse(&user, "large", &chain(34, 100)).await?;
     converse(&user, "small", &chain(35, 10)).await?;
     let session = |name: &str| wire::create_snapshot_request::What::Session(name.to_owned());
-    is_refused(keeper.create(&user, session("large")).await, ErrorKind::Limit, &["the store has no room"])?;
+    is_refused(keeper.create(&user, session("large")).await, ErrorKind::Limit, &["there is no room"])?;
     let made = keeper.session(&user, "small").await?;
     mounted.make_read_only()?;
     let refused = keeper.create(&user, session("small")).await;
