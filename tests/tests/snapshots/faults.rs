@@ -226,8 +226,12 @@ async fn a_store_that_is_full_or_read_only_refuses_and_says_so() -> Result<()> {
     let made = keeper.session(&user, "small").await?;
     mounted.make_read_only()?;
     let refused = keeper.create(&user, session("small")).await;
-    is_refused(refused, ErrorKind::Internal, &["the store refuses", "check keys and permissions"])?;
-    is_refused(keeper.delete(&made.snapshot).await, ErrorKind::Internal, &["the store refuses"])?;
+    is_refused(
+        refused,
+        ErrorKind::Internal,
+        &["the store does not allow it", "check keys, permissions and mounts"],
+    )?;
+    is_refused(keeper.delete(&made.snapshot).await, ErrorKind::Internal, &["the store does not allow it"])?;
     ensure!(keeper.list().await?.total == 1 && keeper.verify("").await?.faults_found == 0);
     forget(&user, "small").await?;
     ensure!(keeper.restore(keeper.wish(&made.snapshot)).await?.sessions == ["small"], "it can be read");
