@@ -507,7 +507,8 @@ class Namespace:
     def report_prefill(self, tokens: int, seconds: float) -> None:
         """What computing so many tokens of prompts took: hits are worth seconds then, in metrics and in size advice."""
     def fork(self, session: str, fork: str, pages: int = 0) -> int:
-        """A new session that shares the leading `pages` (0: all, with the tail). One that exists has these instead of its own."""
+        """A new session that shares the leading `pages` (0: all, with the tail). One that exists has these instead of
+        its own."""
     def supersede(self, session: str, keep: int) -> int:
         """The session's pages after the first `keep` are a dead branch: first victims."""
     def close(self, session: str, *, archive: bool = False) -> bool:
