@@ -76,7 +76,8 @@ class OffloadReport:
     """Pages the pool did not take; once one is declined so are all after it."""
     first_decline: str | None
     """Why: no_space, in_flight, no_parent (the page before it is not there, this one is there behind another one, or did not
-    arrive whole), outranked (what would make way is likelier to be used again), draining, lease_limit, lease_expired, deadline, unavailable."""
+    arrive whole), outranked (what would make way is likelier to be used again), draining, lease_limit, lease_expired, deadline,
+    unavailable."""
     durable: bool
     """It was asked for, and what this call stored is on NVMe and flushed."""
     not_durable: str | None
