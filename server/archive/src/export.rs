@@ -50,7 +50,9 @@ impl Archive {
         if written.is_err() {
             let place = directory.to_owned();
             // What could not be removed is in nobody's way: the next export of that name takes its place.
-            self.workers.run(move |_| drop(clear(&place))).await?;
+            if let Ok(Err(fault)) = self.workers.run(move |_| clear(&place)).await {
+                tracing::warn!(%fault, directory = %directory.display(), "what a failed export wrote stays");
+            }
         }
         drop(lock);
         written
