@@ -262,10 +262,10 @@ bench-rdma: tools
 	@for span_kib in 2048 128; do for engine in libfabric verbs; do \
 	  cargo bench --locked --package turnkv-transfer --bench rails -- $$engine --span-kib $$span_kib; done; done
 
-# The GPU benches, Rust and Python: where no GPU is, one line says so. Binaries and wheel run from .gpu, where `gpu-pack` puts
-# them. A GPU machine without a toolchain needs this tree, .gpu as packed elsewhere and python3 with torch, transformers and numpy,
-# nothing else; without make, run benches/gpu.sh. Results: tables, JSON and plots in $OUT, or target/gpu-results. PARTS="driver" or
-# "engine" runs half of it, SECONDS_MAX bounds each half.
+# The tests that want a GPU, and the GPU benches, Rust and Python: where no GPU is, one line says so. Bench and wheel run from .gpu,
+# where `gpu-pack` puts them. A GPU machine without a toolchain needs this tree, .gpu as packed elsewhere and python3 with torch,
+# transformers, numpy and pytest, nothing else; without make, run benches/gpu.sh. Results: tables, JSON and plots in $OUT, or
+# target/gpu-results. PARTS="tests driver" runs some of it, SECONDS_MAX bounds each part.
 .PHONY: bench-gpu gpu-pack gpu-rehearsal ptx ptx-check
 bench-gpu:
 	@PARTS="$(PARTS)" SECONDS_MAX="$(SECONDS_MAX)" benches/gpu.sh
@@ -274,7 +274,7 @@ gpu-pack: server python
 	@$(call say,'GPU benches into .gpu (stripped, to be carried)')
 	@cargo build --locked --release --package turnkv-benches --bin gpu
 	@rm -rf .gpu && mkdir .gpu
-	@for binary in turnkv gpu; do strip -o .gpu/$$binary $(TARGET_DIR)/release/$$binary; done
+	@strip -o .gpu/gpu $(TARGET_DIR)/release/gpu
 	@$(VENV)/bin/maturin build --locked --release --strip --quiet --manifest-path engine-plugins/Cargo.toml --interpreter $(VENV)/bin/python --out .gpu
 	@du -sh .gpu
 

@@ -18,7 +18,7 @@ cp -r .gpu "$folder/tree/"
 bytes=$(du --summarize --bytes "$folder/tree" | cut -f1)
 echo "rehearsal: $((bytes >> 20)) MiB to be carried"
 [ "$bytes" -le "$most" ] || { echo "error: more than $((most >> 20)) MiB" >&2; exit 1; }
-for tool in bash cat dirname head ls mkdir mktemp rm tee timeout; do ln -s "$(command -v $tool)" "$folder/bin/"; done
+for tool in bash cat chmod dirname head ls mkdir mktemp rm tee timeout; do ln -s "$(command -v $tool)" "$folder/bin/"; done
 
 bare() { env -i HOME="$folder/home" PATH="$folder/bin" PYTHON="$python" TINY=1 "$@" "$folder/tree/benches/gpu.sh"; }
 bare OUT="$folder/host"

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from stage import GIB, OutOfTime, Served, Stage, memory_bytes, percentile, sizes, table
 
-SESSIONS, TURNS = 24, 3
-FIRST_TOKENS, MESSAGE_TOKENS, REPLY_TOKENS = 4096, 128, 8
+SESSIONS, TURNS = 20, 3
+FIRST_TOKENS, MESSAGE_TOKENS, REPLY_TOKENS = 4096, 128, 2
 SHARED_TOKENS = 1024
 """A system prompt that all sessions begin with."""
 OVERSUBSCRIBED = 4

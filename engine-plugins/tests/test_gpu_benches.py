@@ -38,7 +38,7 @@ def test_all_parts_tiny(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["wrong"] == [] and results["conditions"]["tiny"]
-    for part, rows in {"ttft": 2, "exact": 18, "turns": 3, "interference": 1}.items():
+    for part, rows in {"ttft": 2, "exact": 18, "turns": 3, "stalls": 4, "interference": 1}.items():
         assert len(results[part]["rows"]) == rows and "error" not in results[part], part
     ways = results["ttft"]["rows"][-1]["ttft_seconds"]
     assert set(ways) == {f"{tier}, {how}" for tier in ("DRAM", "GPU", "NVMe") for how in ("blocking", "layer by layer")}

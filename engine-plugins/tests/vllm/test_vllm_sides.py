@@ -13,7 +13,7 @@ from fakes import BLOCK_TOKENS, FakeDoor, Memory, finished, hashes_of, request_o
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 from turnkv.connector import FinishJob, LoadOutcome, LoadPause, Outcomes, PageRun, PrefillClock, SaveJob, SaveOutcome
-from turnkv.vllm.connector import TurnKVConnector, fitting
+from turnkv.vllm.connector import TurnKVConnector, fitting, loading
 from turnkv.vllm.events import Announcer
 from turnkv.vllm.meta import StepMeta, WorkerMeta
 from turnkv.vllm.metrics import TurnKVStats
@@ -448,3 +448,11 @@ def test_prefill_is_timed_by_steps_of_prompts() -> None:
     assert clock.end(61.0) is None
     clock = PrefillClock()
     assert clock.end(1.0) is None
+
+
+@pytest.mark.parametrize("ahead, second, load", [(False, False, "layerwise"), (True, False, "async"), (None, True, "async")])
+def test_layers_are_not_loaded_within_a_step_that_vllm_cannot_take_back(ahead: bool | None, second: bool, load: str) -> None:
+    scheduler = SimpleNamespace(async_scheduling=ahead)
+    config: Any = SimpleNamespace(scheduler_config=scheduler, use_v2_model_runner=second)
+    assert loading(Options(load="layerwise"), config).load == load
+    assert loading(Options(load="off"), config).load == "off"

@@ -105,9 +105,20 @@ pub const CHECKSUM_PART_BYTES: usize = 64 << 10;
 /// Pieces of one launch of the checksum kernel: a page in the most pieces allowed, with a gap before each and
 /// one at the end, and cut as often again.
 pub const CHECKSUM_PIECES_MAX: usize = 3 * DEVICE_RUNS_MAX + 1;
-/// Thread blocks of a copy kernel. Not measured yet.
-pub const KERNEL_BLOCKS_USUAL: u32 = 16;
-/// Bytes that one launch moves. Not measured yet.
+/// Pages whose pieces have so many bytes on average, or fewer, are put together on the device before they cross the link: copy
+/// engines take microseconds for each piece.
+pub const GATHER_PIECE_BYTES_MAX: usize = 256 << 10;
+/// What comes in layers is gathered where a layer of a page has as many bytes as this, or more: it crosses the link as one copy.
+pub const GATHER_LAYER_BYTES_MIN: usize = 64 << 10;
+/// Device memory of one lane where they lie then.
+pub const GATHER_BYTES: usize = 32 << 20;
+/// Bytes that are put together at a time.
+pub const GATHER_PART_BYTES: usize = 8 << 20;
+/// Thread blocks of a copy kernel: on an H200, 4 to 16 of them are equally fast over the link, and more are slower.
+pub const KERNEL_BLOCKS_USUAL: u32 = 8;
+/// So many times as many copy within the device, where no link bounds them.
+pub const KERNEL_BLOCKS_WITHIN_FACTOR: u32 = 4;
+/// Bytes that one launch moves: on an H200, 16 MiB a launch reach 0.9 of a plain copy, and 4 MiB 0.86.
 pub const KERNEL_CHUNK_BYTES_USUAL: usize = 16 << 20;
 /// The least that may be asked for: smaller launches do nothing but begin and end.
 pub const CHUNK_BYTES_MIN: usize = 64 << 10;
@@ -297,6 +308,9 @@ const _: () = assert!(
     REGISTER_PIECE_BYTES.is_multiple_of(2 << 20),
     "pieces end with a page, also where pages are huge"
 );
+const _: () =
+    assert!(GATHER_BYTES >= 3 * GATHER_PART_BYTES, "one part is copied while the next is put together");
+const _: () = assert!(GATHER_PART_BYTES.is_multiple_of(RING_ALIGN), "parts end where others may begin");
 const _: () = assert!(STAGING_BYTES_MIN / 4 >= RING_ALIGN, "a lane's half holds two pieces");
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(64), "chunks end on cache lines");
 const _: () = assert!(STREAMING_RUN_BYTES_MIN <= CHUNK_BYTES, "a chunk can be streamed");

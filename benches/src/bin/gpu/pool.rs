@@ -32,9 +32,9 @@ struct Rates {
     offload: Series,
 }
 
-/// All shapes by all choices: those that copy in batches come last.
+/// All shapes by all choices: what users have comes first, what copies in batches last.
 pub(crate) fn measure(opened: &Opened, common: &Common, scale: &Scale, report: &mut Report) -> Result<()> {
-    for choice in [CopyChoice::Engine, CopyChoice::Kernel, CopyChoice::Auto, CopyChoice::Batch] {
+    for choice in [CopyChoice::Auto, CopyChoice::Kernel, CopyChoice::Engine, CopyChoice::Batch] {
         for shape in [CONTIGUOUS].into_iter().chain(FRAGMENTED).take(scale.pool_shapes) {
             let title = format!("{} through the client, {choice:?}", shape.name);
             if scale.is_over() {

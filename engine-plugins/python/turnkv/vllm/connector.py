@@ -58,7 +58,8 @@ class TurnKVConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.warn_if_untested()
-        self._options = fitting(Options.parse(self._kv_transfer_config.kv_connector_extra_config), kv_cache_config)
+        options = Options.parse(self._kv_transfer_config.kv_connector_extra_config)
+        self._options = loading(fitting(options, kv_cache_config), vllm_config)
         self._cut()
         self._weights = pages.weights_name(vllm_config, self._options.model_id)
         self._scheduler: Scheduler | None = None
@@ -369,3 +370,24 @@ def fitting(options: Options, kv_cache_config: KVCacheConfig) -> Options:
         return options
     logger.info("TurnKV: this engine zeroes its KV blocks, so pages are saved when a request is over, not as they fill")
     return dataclasses.replace(options, save="finished")
+
+
+def loading(options: Options, vllm_config: VllmConfig) -> Options:
+    """The options, with a way to load that this engine can take back.
+
+    A page that does not verify within a forward pass has vLLM take the request's tokens back. Its second model runner does so on the
+    CPU only and computes on with the old positions: other tokens. Its first one, with steps scheduled ahead, computes a placeholder
+    as if it were a token, which ends the engine. Loads between the steps are taken back rightly by both.
+    """
+    if options.load != "layerwise":
+        return options
+    ahead = bool(getattr(vllm_config.scheduler_config, "async_scheduling", False))
+    second = bool(getattr(vllm_config, "use_v2_model_runner", False))
+    if not ahead and not second:
+        return options
+    logger.warning(
+        'TurnKV: load="async" is used instead of "layerwise": this vLLM cannot take back a page that fails within a forward pass '
+        "(%s); layerwise needs VLLM_USE_V2_MODEL_RUNNER=0 and --no-async-scheduling",
+        "its second model runner" if second else "asynchronous scheduling",
+    )
+    return dataclasses.replace(options, load="async")

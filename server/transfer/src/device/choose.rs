@@ -51,8 +51,6 @@ pub(crate) enum Way {
 pub(crate) struct Speeds {
     /// Pieces up to so many bytes, from the host to the device; 0: none.
     pub(crate) to_device_bytes_max: usize,
-    /// The same within the device.
-    pub(crate) within_bytes_max: usize,
     /// Whether a kernel's table is copied to the device first: all blocks read all of it, else over the link.
     pub(crate) upload_tables: bool,
 }
@@ -60,11 +58,7 @@ pub(crate) struct Speeds {
 impl Default for Speeds {
     /// Where nothing was measured.
     fn default() -> Self {
-        Self {
-            to_device_bytes_max: KERNEL_PIECE_BYTES_USUAL,
-            within_bytes_max: KERNEL_PIECE_BYTES_USUAL,
-            upload_tables: true,
-        }
+        Self { to_device_bytes_max: KERNEL_PIECE_BYTES_USUAL, upload_tables: true }
     }
 }
 
@@ -77,6 +71,11 @@ impl Means {
         Means { choice: if all_by_kernel { CopyChoice::Kernel } else { self.choice }, ..self }
     }
 
+    /// Whether pages in small pieces are put together on the device.
+    pub(crate) fn gathers(&self) -> bool {
+        self.kernels && self.choice == CopyChoice::Auto
+    }
+
     /// Pieces up to so many bytes go to a kernel.
     fn kernel_bytes_max(&self, way: Way) -> usize {
         match (self.choice, way) {
@@ -86,7 +85,8 @@ impl Means {
             // Nobody waits for an offload, and the engine computes beside it.
             (CopyChoice::Auto, Way::ToSlots) if self.batch => 0,
             (CopyChoice::Auto, Way::ToSlots | Way::ToDevice) => self.speeds.to_device_bytes_max,
-            (CopyChoice::Auto, Way::Within) => self.speeds.within_bytes_max,
+            // On an H200 copy engines take microseconds a piece within the device, too.
+            (CopyChoice::Auto, Way::Within) => usize::MAX,
         }
     }
 }
@@ -130,7 +130,8 @@ pub(crate) fn choose(pieces: Vec<CopyRequest>, way: Way, means: Means) -> Vec<Wo
     work
 }
 
-fn by_engine(pieces: Vec<CopyRequest>, means: Means, work: &mut Vec<Work>) {
+/// All pieces to the copy engines.
+pub(crate) fn by_engine(pieces: Vec<CopyRequest>, means: Means, work: &mut Vec<Work>) {
     match pieces.len() {
         0 => {}
         2.. if means.batch && means.choice != CopyChoice::Engine => work.push(Work::Batch(pieces)),
@@ -139,7 +140,7 @@ fn by_engine(pieces: Vec<CopyRequest>, means: Means, work: &mut Vec<Work>) {
 }
 
 /// Cuts a kernel's work into launches that move at most `chunk_bytes` each, and name at most [`COPY_PIECES_MAX`] pieces.
-fn launches(pieces: Vec<CopyRequest>, chunk_bytes: usize, work: &mut Vec<Work>) {
+pub(crate) fn launches(pieces: Vec<CopyRequest>, chunk_bytes: usize, work: &mut Vec<Work>) {
     let mut launch = Vec::new();
     let mut room = chunk_bytes;
     for piece in pieces {

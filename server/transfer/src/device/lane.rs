@@ -4,12 +4,13 @@
 //!
 //! ```text
 //!   jobs --> thread --enqueue--> stream: copies      steps: (event, what becomes free, what to do), in order
-//!               ^   \---enqueue--> sums: checksums                                                      |
+//!               ^   |---enqueue--> within: pieces <-> gathered pages, on the device                     |
+//!               |   \---enqueue--> sums: checksums                                                      |
 //!               \------------- polls the first step's event, with a bounded pause ----------------------/
 //! ```
-//! Checksums take long enough to be worth a stream of their own, so that copies go on meanwhile. Steps of
-//! both pass in one order: what a step frees was used by work before it in its own stream, or before a step
-//! before it.
+//! Checksums, and what is copied within the device, have streams of their own, so that copies over the link go on
+//! meanwhile. Steps of all pass in one order: what a step frees was used by work before it in its own stream, or
+//! before a step before it.
 //!
 //! An engine's thread never comes here: it leaves a job and goes on. Completion, never a drop, gives memory
 //! back and ends a flight; when a driver says that the device is broken, the memory of all steps is lost for
@@ -27,11 +28,14 @@ use crate::device::choose::Means;
 use crate::device::core::DeviceCore;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
 use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
-use crate::device::staging::{Ring, Taken};
-use crate::limits::{CHECKSUM_PIECES_MAX, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN};
+use crate::device::staging::{DeviceRing, Ring, Taken};
+use crate::limits::{
+    CHECKSUM_PIECES_MAX, GATHER_BYTES, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN,
+};
 use crate::page::PageMut;
 
 mod enqueue;
+mod gather;
 mod job;
 mod verify;
 
@@ -103,10 +107,17 @@ struct Step {
     event: Option<OwnedEvent>,
     stream: Stream,
     since: Instant,
-    tables_end: u64,
-    staging_end: u64,
+    used: Used,
     calls_end: u64,
     act: Act,
+}
+
+/// Up to where the rings are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Used {
+    tables: u64,
+    staging: u64,
+    gather: u64,
 }
 
 /// Calls that a stream was given.
@@ -128,6 +139,8 @@ pub(crate) struct Lane {
     stream: Stream,
     /// For checksums.
     sums_stream: Stream,
+    /// For copies within the device.
+    within_stream: Stream,
     means: Means,
     /// Whether work that does not end in time is given up: where only slots are lost. An engine would use its
     /// memory again.
@@ -141,9 +154,10 @@ pub(crate) struct Lane {
     scratch: Option<Scratch>,
     /// Where tables are copied to before kernels read them, at the places that they have in the ring.
     uploads: Option<Scratch>,
-    /// Up to where the rings are used by work that is enqueued: later pieces are still being prepared.
-    tables_done: u64,
-    staging_done: u64,
+    /// Where pages lie in one piece on the device, on their way between their pieces and slots.
+    gather: Option<DeviceRing>,
+    /// By work that is enqueued: later pieces are still being prepared.
+    used: Used,
     calls: Calls,
     steps: VecDeque<Step>,
     /// Checksums of the job whose steps are passing.
@@ -169,13 +183,20 @@ impl Lane {
             sums.then(|| Scratch::new(driver, CHECKSUM_PIECES_MAX * size_of::<u64>())).transpose()?;
         let uploaded = means.kernels && means.speeds.upload_tables;
         let uploads = uploaded.then(|| Scratch::new(driver, tables.len())).transpose()?;
+        let gather = means.gathers().then(|| DeviceRing::new(driver, GATHER_BYTES));
+        let gather = match gather.transpose() {
+            Err(error) if error.kind == DeviceErrorKind::NoMemory => None, // pieces go one by one
+            taken => taken?,
+        };
         let (stream, sums_stream) = (driver.new_stream(priority)?, driver.new_stream(priority)?);
+        let within_stream = driver.new_stream(priority)?;
         let queue = Arc::new(Queue::default());
         let lane = Self {
             core,
             queue: Arc::clone(&queue),
             stream,
             sums_stream,
+            within_stream,
             means,
             gives_up,
             lost: false,
@@ -183,8 +204,8 @@ impl Lane {
             staging,
             scratch,
             uploads,
-            tables_done: 0,
-            staging_done: 0,
+            gather,
+            used: Used::default(),
             calls: Calls::default(),
             steps: VecDeque::new(),
             sums: Vec::new(),
@@ -243,7 +264,7 @@ impl Lane {
             }
         }
         // What a refused call had been prepared in is not in use, and free again with the rest.
-        (self.tables_done, self.staging_done) = (self.tables.end(), self.staging.end());
+        self.used = self.taken();
         self.step(Act::Finish { job: Box::new(job), on_cpu, result });
     }
 
@@ -263,11 +284,24 @@ impl Lane {
             event,
             stream,
             since: Instant::now(),
-            tables_end: self.tables_done,
-            staging_end: self.staging_done,
+            used: self.used,
             calls_end: self.calls.given,
             act,
         });
+    }
+
+    /// Up to where the rings are taken.
+    fn taken(&self) -> Used {
+        let gather = self.gather.as_ref().map_or(0, DeviceRing::end);
+        Used { tables: self.tables.end(), staging: self.staging.end(), gather }
+    }
+
+    fn free(&mut self, used: Used) {
+        self.tables.free_to(used.tables);
+        self.staging.free_to(used.staging);
+        if let Some(gather) = &mut self.gather {
+            gather.free_to(used.gather);
+        }
     }
 
     fn record(&self, stream: Stream) -> Result<OwnedEvent, DeviceError> {
@@ -343,8 +377,7 @@ impl Lane {
             }
             let Some(step) = self.steps.pop_front() else { return moved };
             self.act(step.act);
-            self.tables.free_to(step.tables_end);
-            self.staging.free_to(step.staging_end);
+            self.free(step.used);
             self.calls.done = step.calls_end;
             moved = true;
         }
@@ -406,6 +439,7 @@ impl Lane {
         self.tables.lose();
         self.staging.lose();
         self.scratch.iter_mut().chain(&mut self.uploads).for_each(Scratch::lose);
+        self.gather.iter_mut().for_each(DeviceRing::lose);
         for step in std::mem::take(&mut self.steps) {
             self.lose(step.act);
         }
@@ -438,7 +472,7 @@ fn pause_after(moved: Instant) -> Duration {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        for stream in [self.stream, self.sums_stream] {
+        for stream in [self.stream, self.sums_stream, self.within_stream] {
             // SAFETY: the stream is ours, and nobody uses it after this.
             unsafe { self.core.driver.end_stream(stream) };
         }

@@ -157,6 +157,15 @@ impl DevicePlan {
         &self.runs
     }
 
+    /// How many pieces they are when those that touch on both sides are joined.
+    pub(crate) fn joined_pieces(&self) -> usize {
+        let apart = |pair: &&[Run<DeviceAddress>]| {
+            let [one, next] = pair else { return false };
+            one.slot_offset + one.bytes != next.slot_offset || one.memory + one.bytes as u64 != next.memory
+        };
+        self.runs.windows(2).filter(apart).count() + 1
+    }
+
     /// Whether parts of the slot are in no run.
     #[must_use]
     pub fn has_gaps(&self) -> bool {

@@ -1,5 +1,5 @@
-//! Pinned host memory that is used round and round. Owns: the memory of one ring, and which part of it is in use. Must not
-//! know: what lies in it, when it is done with.
+//! Memory that is used round and round, pinned memory of the host or the device's own. Owns: the memory of one ring, and which part
+//! of it is in use. Must not know: what lies in it, when it is done with.
 //!
 //! Work of one stream ends in the order it was begun, so the memory it uses becomes free in that order too:
 //!
@@ -10,7 +10,8 @@
 
 use std::sync::Arc;
 
-use crate::device::driver::{DeviceError, Driver};
+use crate::device::buffer::Scratch;
+use crate::device::driver::{DeviceAddress, DeviceError, Driver};
 use crate::limits::RING_ALIGN;
 
 /// A piece of a ring: a place, and where the ring's use ends behind it.
@@ -40,16 +41,52 @@ impl Taken {
     }
 }
 
-/// Pinned memory, taken and freed in the same order.
+/// Which part of so many bytes is in use.
 #[derive(Debug)]
-pub(crate) struct Ring {
-    driver: Arc<dyn Driver>,
-    base: *mut u8,
+struct Round {
     bytes: usize,
     /// Bytes ever taken, skipped ones included; the place is this modulo `bytes`.
     taken: u64,
     /// Bytes ever freed.
     freed: u64,
+}
+
+impl Round {
+    fn new(bytes: usize) -> Self {
+        Self { bytes, taken: 0, freed: 0 }
+    }
+
+    /// Where `bytes` in one piece begin; `None`: not before older pieces are freed.
+    fn take(&mut self, bytes: usize) -> Option<usize> {
+        let wanted = bytes.next_multiple_of(RING_ALIGN);
+        assert!(wanted <= self.bytes, "nobody asks for more than the ring has");
+        if self.taken == self.freed {
+            // Nothing is in use: begin at the start, so that a piece as large as the ring fits.
+            let round = self.taken.next_multiple_of(self.bytes as u64);
+            (self.taken, self.freed) = (round, round);
+        }
+        let place = (self.taken % self.bytes as u64) as usize;
+        let skip = if place + wanted > self.bytes { self.bytes - place } else { 0 };
+        let end = self.taken + (skip + wanted) as u64;
+        if end - self.freed > self.bytes as u64 {
+            return None;
+        }
+        self.taken = end;
+        Some((place + skip) % self.bytes)
+    }
+
+    fn free_to(&mut self, end: u64) {
+        debug_assert!(end <= self.taken);
+        self.freed = self.freed.max(end);
+    }
+}
+
+/// Pinned memory, taken and freed in the same order.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    driver: Arc<dyn Driver>,
+    base: *mut u8,
+    round: Round,
     /// The device may still be using the memory: it is never given back.
     lost: bool,
 }
@@ -64,32 +101,18 @@ impl Ring {
         let base = driver.allocate_pinned(bytes)?;
         // SAFETY: `bytes` of fresh memory that nobody else knows of.
         unsafe { std::ptr::write_bytes(base, 0, bytes) };
-        Ok(Self { driver, base, bytes, taken: 0, freed: 0, lost: false })
+        Ok(Self { driver, base, round: Round::new(bytes), lost: false })
     }
 
     /// Bytes of the ring.
     pub(crate) fn len(&self) -> usize {
-        self.bytes
+        self.round.bytes
     }
 
     /// Takes `bytes` in one piece; `None`: not before older pieces are freed.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<Taken> {
-        let wanted = bytes.next_multiple_of(RING_ALIGN);
-        assert!(wanted <= self.bytes, "nobody asks for more than the ring has");
-        if self.taken == self.freed {
-            // Nothing is in use: begin at the start, so that a piece as large as the ring fits.
-            let round = self.taken.next_multiple_of(self.bytes as u64);
-            (self.taken, self.freed) = (round, round);
-        }
-        let place = (self.taken % self.bytes as u64) as usize;
-        let skip = if place + wanted > self.bytes { self.bytes - place } else { 0 };
-        let end = self.taken + (skip + wanted) as u64;
-        if end - self.freed > self.bytes as u64 {
-            return None;
-        }
-        let at = (place + skip) % self.bytes;
-        self.taken = end;
-        // SAFETY: `at + wanted <= self.bytes`: inside the ring's memory.
+        let at = self.round.take(bytes)?;
+        // SAFETY: a place of the round lies inside the ring's memory.
         Some(Taken { memory: unsafe { self.base.add(at) }, bytes })
     }
 
@@ -100,13 +123,12 @@ impl Ring {
 
     /// Where the ring's use ends now: what to free up to when all taken so far is done with.
     pub(crate) fn end(&self) -> u64 {
-        self.taken
+        self.round.taken
     }
 
     /// Frees all that was taken before [`Ring::end`] said this.
     pub(crate) fn free_to(&mut self, end: u64) {
-        debug_assert!(end <= self.taken);
-        self.freed = self.freed.max(end);
+        self.round.free_to(end);
     }
 
     /// The device may go on using the memory for ever.
@@ -125,6 +147,41 @@ impl Drop for Ring {
         let freed = unsafe { self.driver.free_pinned(self.base) };
         // A broken device keeps it.
         drop(freed);
+    }
+}
+
+/// The device's memory, taken and freed in the same order.
+#[derive(Debug)]
+pub(crate) struct DeviceRing {
+    memory: Scratch,
+    round: Round,
+}
+
+impl DeviceRing {
+    /// Takes device memory.
+    pub(crate) fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+        let bytes = bytes.next_multiple_of(RING_ALIGN);
+        Ok(Self { memory: Scratch::new(driver, bytes)?, round: Round::new(bytes) })
+    }
+
+    /// As [`Ring::take`].
+    pub(crate) fn take(&mut self, bytes: usize) -> Option<DeviceAddress> {
+        self.round.take(bytes).map(|at| self.memory.address() + at as u64)
+    }
+
+    /// As [`Ring::end`].
+    pub(crate) fn end(&self) -> u64 {
+        self.round.taken
+    }
+
+    /// As [`Ring::free_to`].
+    pub(crate) fn free_to(&mut self, end: u64) {
+        self.round.free_to(end);
+    }
+
+    /// As [`Ring::lose`].
+    pub(crate) fn lose(&mut self) {
+        self.memory.lose();
     }
 }
 

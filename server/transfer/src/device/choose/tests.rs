@@ -4,8 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SPEEDS: Speeds =
-    Speeds { to_device_bytes_max: 8 << 10, within_bytes_max: 4 << 10, upload_tables: true };
+const SPEEDS: Speeds = Speeds { to_device_bytes_max: 8 << 10, upload_tables: true };
 const MEANS: Means =
     Means { choice: CopyChoice::Auto, batch: true, kernels: true, chunk_bytes: 1 << 20, speeds: SPEEDS };
 
@@ -52,8 +51,8 @@ fn pieces_that_a_kernel_copies_faster_go_to_one_if_they_are_enough() {
     );
     let within = choose(pieces, Way::Within, MEANS);
     assert!(
-        matches!(&within[..], [Work::Batch(all)] if all.len() == 102),
-        "within the device the bound is its own"
+        matches!(&within[..], [Work::Kernel(all)] if all.len() == 102),
+        "within the device a kernel copies all"
     );
     let few = choose(many(KERNEL_PIECES_MIN as u64 - 1, 4 << 10), Way::ToDevice, MEANS);
     assert!(matches!(&few[..], [Work::Batch(_)]), "too few for a launch: {few:?}");

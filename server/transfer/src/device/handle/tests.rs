@@ -11,6 +11,7 @@ use crate::region::{HugePages, Region, RegionOptions};
 
 mod early;
 mod engine;
+mod gather;
 mod pinning;
 
 const PAGE: usize = 96 << 10;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Act, Job, JobPage, Lane, Other};
-use crate::device::choose::{Work, choose, push_merged};
+use crate::device::choose::{Way, Work, choose, push_merged};
 use crate::device::driver::{
     CopyRequest, DeviceAddress, DeviceError, DeviceErrorKind, Kernel, Piece, Stream,
 };
@@ -13,10 +13,22 @@ use crate::device::flight::cancelled;
 use crate::device::register::cut_after;
 use crate::device::staging::Taken;
 use crate::limits::{
-    BATCH_COPIES_A_CALL, COPY_LAUNCH_CALLS, REGISTER_PIECE_BYTES, STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX,
-    STREAM_CALLS_MAX,
+    BATCH_COPIES_A_CALL, COPY_LAUNCH_CALLS, KERNEL_BLOCKS_WITHIN_FACTOR, REGISTER_PIECE_BYTES,
+    STAGED_PIECE_BYTES_MAX, STEP_CALLS_MAX, STREAM_CALLS_MAX,
 };
+use crate::plan::Run;
 use crate::slot::Slot;
+
+/// How a page is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Piece by piece.
+    Direct,
+    /// Over the link in one piece, which is put together, or taken apart, on the device.
+    Gathered,
+    /// Through pinned memory: the device cannot reach its slot.
+    Staged,
+}
 
 /// Of one batch.
 const BATCH_COPIES_MAX: usize = STEP_CALLS_MAX * BATCH_COPIES_A_CALL;
@@ -34,21 +46,22 @@ impl Lane {
             }
             self.enqueue_checksums(job, 0..job.pages.len(), on_cpu)?;
         }
-        let direct: Vec<bool> = job.pages.iter().map(|page| self.is_direct(page)).collect();
+        let routes = self.routes(job);
         let parts = parts(job)?;
         let mut layers = Vec::with_capacity(job.layers);
         for group in groups(job, self.means.chunk_bytes) {
             for part in 0..job.layers.max(1) {
-                self.enqueue_part(job, &direct, &parts, group.clone(), part)?;
+                self.enqueue_gathered(job, &routes, &parts, group.clone(), part)?;
+                self.enqueue_part(job, &routes, &parts, group.clone(), part)?;
                 if job.layers > 0 && group.end == job.pages.len() {
-                    self.take_calls(job, 1)?;
-                    layers.push(self.record(self.stream)?);
+                    self.take_calls(job, 2)?;
+                    layers.push(self.record_copies(&routes)?);
                 }
             }
             if job.checksums && !job.to_slots() {
                 // Where the bytes have come to, so that the way here is checked too; the next group comes
                 // meanwhile.
-                self.record(self.stream)?.hold_up(self.sums_stream)?;
+                self.record_copies(&routes)?.hold_up(self.sums_stream)?;
                 self.enqueue_checksums(job, group, on_cpu)?;
             }
         }
@@ -56,11 +69,11 @@ impl Lane {
         Ok(())
     }
 
-    /// Enqueues one of the parts of a group of pages.
+    /// Enqueues one of the parts of a group of pages, but for those that are gathered.
     fn enqueue_part(
         &mut self,
         job: &Job,
-        direct: &[bool],
+        routes: &[Route],
         parts: &[Vec<Range<usize>>],
         group: Range<usize>,
         part: usize,
@@ -68,26 +81,34 @@ impl Lane {
         let mut pieces = Vec::new();
         for number in group {
             let (page, part) = (&job.pages[number], parts[number][part].clone());
-            match &page.other {
-                Other::Slot(slot) if direct[number] => {
-                    self.push_slot(job, page, slot.slot(), part, &mut pieces);
-                }
-                Other::Filling(slot) if direct[number] => {
-                    page.plan.gaps().for_each(|gap| slot.blank(gap));
-                    self.push_slot(job, page, slot.slot(), part, &mut pieces);
-                }
-                Other::Slot(_) | Other::Filling(_) => self.stage(job, page, part)?,
-                Other::Source(source) => {
+            match (routes[number], &page.other) {
+                (Route::Gathered, _) => {}
+                (Route::Staged, _) => self.stage(job, page, part)?,
+                (Route::Direct, Other::Source(source)) => {
                     self.core.stats.device_bytes.add(part.len() as u64);
                     push_within(page, source, part, &mut pieces);
+                }
+                (Route::Direct, Other::Slot(slot)) => {
+                    self.push_slot(job, page, slot.slot(), part, &mut pieces);
+                }
+                (Route::Direct, Other::Filling(slot)) => {
+                    page.plan.gaps().for_each(|gap| slot.blank(gap));
+                    self.push_slot(job, page, slot.slot(), part, &mut pieces);
                 }
             }
         }
         self.issue(job, pieces)
     }
 
-    fn is_direct(&self, page: &JobPage) -> bool {
-        page.other.slot().is_none_or(|slot| self.core.registry.is_direct(slot))
+    /// How each page of a job is copied.
+    fn routes(&self, job: &Job) -> Vec<Route> {
+        let gathered = self.is_gathered(job);
+        let route = |page: &JobPage| match page.other.slot() {
+            Some(slot) if !self.core.registry.is_direct(slot) => Route::Staged,
+            Some(_) if gathered => Route::Gathered,
+            Some(_) | None => Route::Direct,
+        };
+        job.pages.iter().map(route).collect()
     }
 
     /// The pieces between a slot that the device can use and a page's memory.
@@ -99,22 +120,9 @@ impl Lane {
         part: Range<usize>,
         pieces: &mut Vec<CopyRequest>,
     ) {
-        let base = slot.as_ptr().expose_provenance() as u64;
         self.core.stats.direct_bytes.add(part.len() as u64);
         for run in page.plan.within(part) {
-            let mut done = 0;
-            while done < run.bytes {
-                let offset = run.slot_offset + done;
-                let after = cut_after(slot.offset() + offset);
-                let bytes = after.min(run.bytes - done);
-                let next = request(job.to_slots(), run.memory + done as u64, base + offset as u64, bytes);
-                if after == REGISTER_PIECE_BYTES {
-                    pieces.push(next); // a registration begins here: no copy may come from before it
-                } else {
-                    push_merged(pieces, next);
-                }
-                done += bytes;
-            }
+            push_run(job, slot, run, pieces);
         }
     }
 
@@ -139,7 +147,7 @@ impl Lane {
                 push_merged(&mut pieces, request(job.to_slots(), run.memory, place, run.bytes));
             }
             self.issue(job, pieces)?;
-            self.staging_done = self.staging.end();
+            self.used.staging = self.staging.end();
             self.step(match &page.other {
                 Other::Filling(filling) => {
                     Act::ToSlot { staged, filling: Arc::clone(filling), offset: start }
@@ -154,40 +162,45 @@ impl Lane {
     /// Enqueues pieces in whatever way suits them.
     fn issue(&mut self, job: &Job, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
         for work in choose(pieces, job.way(), self.means.of_job(job.layers, job.pieces())) {
-            match work {
-                Work::Engine(requests) => self.engine(job, &requests)?,
-                Work::Batch(requests) => self.batch(job, &requests)?,
-                Work::Kernel(pieces) => self.kernel(job, pieces)?,
-            }
+            self.work(job, work, self.stream)?;
         }
         Ok(())
     }
 
-    fn engine(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
+    /// Enqueues calls in a stream.
+    pub(super) fn work(&mut self, job: &Job, work: Work, stream: Stream) -> Result<(), DeviceError> {
+        match work {
+            Work::Engine(requests) => self.engine(job, &requests, stream),
+            Work::Batch(requests) => self.batch(job, &requests, stream),
+            Work::Kernel(pieces) => self.kernel(job, pieces, stream),
+        }
+    }
+
+    fn engine(&mut self, job: &Job, requests: &[CopyRequest], stream: Stream) -> Result<(), DeviceError> {
         for request in requests {
             self.take_calls(job, 1)?;
-            // SAFETY: one side is a plan's memory, whose maker vouched for it; the other is a slot of a
-            // registered region, staging memory, or another plan's. All are owned by the job until its last
+            // SAFETY: one side is a plan's memory, whose maker vouched for it, or where it is gathered; the other
+            // is a slot of a registered region, staging memory, or another plan's. All are owned by the job until its last
             // event has passed, Rust code refers to no slot's bytes, the right to write those that are filled
             // is the job's, and the order against the engine's streams is by the mark that we waited for.
-            unsafe { self.core.driver.copy(*request, self.stream)? };
+            unsafe { self.core.driver.copy(*request, stream)? };
         }
         self.core.stats.engine_calls.add(requests.len() as u64);
         Ok(())
     }
 
-    fn batch(&mut self, job: &Job, requests: &[CopyRequest]) -> Result<(), DeviceError> {
+    fn batch(&mut self, job: &Job, requests: &[CopyRequest], stream: Stream) -> Result<(), DeviceError> {
         for (at, part) in requests.chunks(BATCH_COPIES_MAX).enumerate() {
             if !self.means.batch {
-                return self.engine(job, &requests[at * BATCH_COPIES_MAX..]);
+                return self.engine(job, &requests[at * BATCH_COPIES_MAX..], stream);
             }
             self.take_calls(job, part.len().div_ceil(BATCH_COPIES_A_CALL))?;
             // SAFETY: as in `engine`.
-            match unsafe { self.core.driver.copy_batch(part, self.stream) } {
+            match unsafe { self.core.driver.copy_batch(part, stream) } {
                 Ok(()) => self.core.stats.engine_calls.add(1),
                 Err(error) if error.kind == DeviceErrorKind::Unsupported => {
                     self.means.batch = false;
-                    self.engine(job, part)?;
+                    self.engine(job, part, stream)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -195,20 +208,22 @@ impl Lane {
         Ok(())
     }
 
-    fn kernel(&mut self, job: &Job, pieces: Vec<Piece>) -> Result<(), DeviceError> {
+    fn kernel(&mut self, job: &Job, pieces: Vec<Piece>, stream: Stream) -> Result<(), DeviceError> {
         if self.means.kernels {
             self.take_calls(job, COPY_LAUNCH_CALLS)?;
             let table = self.take_tables(job, size_of_val(&*pieces))?;
             // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to
             // more).
             unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
-            let (blocks, count) = (self.core.kernel_blocks, pieces.len() as u32);
-            let launch =
-                Kernel::Copy { pieces: self.upload(&table, table.bytes, self.stream)?, count, blocks };
+            let within = stream == self.within_stream || job.way() == Way::Within;
+            let times = if within { KERNEL_BLOCKS_WITHIN_FACTOR } else { 1 };
+            let (blocks, count) = (self.core.kernel_blocks * times, pieces.len() as u32);
+            let pieces = self.upload(&table, table.bytes, stream)?;
+            let launch = Kernel::Copy { pieces, count, blocks };
             // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has
             // passed.
-            let launched = unsafe { self.core.driver.launch(launch, self.stream) };
-            self.tables_done = self.tables.end();
+            let launched = unsafe { self.core.driver.launch(launch, stream) };
+            self.used.tables = self.tables.end();
             match launched {
                 Ok(()) => {
                     self.core.stats.launches.add(1);
@@ -224,7 +239,7 @@ impl Lane {
             bytes: piece.bytes as usize,
         };
         let requests: Vec<CopyRequest> = pieces.into_iter().map(request).collect();
-        self.batch(job, &requests)
+        self.batch(job, &requests, stream)
     }
 
     /// Room for so many more calls in the stream, when older ones are done: a driver whose queue is full
@@ -280,9 +295,8 @@ impl Lane {
 
     /// Waits for older work. What was enqueued since the last step gets one, or it would be waited for in
     /// vain.
-    fn wait_room(&mut self, job: &Job) -> Result<(), DeviceError> {
-        let last = self.steps.back().map(|step| (step.tables_end, step.staging_end));
-        if last != Some((self.tables_done, self.staging_done)) {
+    pub(super) fn wait_room(&mut self, job: &Job) -> Result<(), DeviceError> {
+        if self.steps.back().map(|step| step.used) != Some(self.used) {
             self.step(Act::Nothing);
         }
         self.wait_step(&job.flight)
@@ -313,7 +327,25 @@ fn parts(job: &Job) -> Result<Vec<Vec<Range<usize>>>, DeviceError> {
     parts.map_err(|error| DeviceError::new(DeviceErrorKind::Invalid, error.to_string()))
 }
 
-fn request(to_slots: bool, memory: u64, place: u64, bytes: usize) -> CopyRequest {
+/// The pieces between a run, at a place that the device can reach, and its part of a slot of a registered region.
+pub(super) fn push_run(job: &Job, slot: &Slot, run: Run<DeviceAddress>, pieces: &mut Vec<CopyRequest>) {
+    let base = slot.as_ptr().expose_provenance() as u64;
+    let mut done = 0;
+    while done < run.bytes {
+        let offset = run.slot_offset + done;
+        let after = cut_after(slot.offset() + offset);
+        let bytes = after.min(run.bytes - done);
+        let next = request(job.to_slots(), run.memory + done as u64, base + offset as u64, bytes);
+        if after == REGISTER_PIECE_BYTES {
+            pieces.push(next); // a registration begins here: no copy may come from before it
+        } else {
+            push_merged(pieces, next);
+        }
+        done += bytes;
+    }
+}
+
+pub(super) fn request(to_slots: bool, memory: u64, place: u64, bytes: usize) -> CopyRequest {
     let (target, source) = if to_slots { (place, memory) } else { (memory, place) };
     CopyRequest { target, source, bytes }
 }

@@ -115,7 +115,7 @@ impl Lane {
         // SAFETY: the pieces are of plans, whose makers vouched for them; table, scratch and output are ours until a step
         // behind this has passed. The scratch is used by this stream only, launch after launch.
         let launched = unsafe { self.core.driver.launch(kernel, self.sums_stream) };
-        self.tables_done = self.tables.end();
+        self.used.tables = self.tables.end();
         // Whatever became of it, what it may have begun is waited for.
         let act = if launched.is_ok() { Act::Sums { output, first } } else { Act::Nothing };
         self.step_in(self.sums_stream, act);

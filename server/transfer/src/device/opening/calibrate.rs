@@ -62,17 +62,10 @@ struct Calibration {
     host: DeviceAddress,
 }
 
-/// Where a measured copy comes from.
-#[derive(Clone, Copy)]
-enum Source {
-    Host,
-    Device,
-}
-
 impl Calibration {
     fn new(driver: &Arc<dyn Driver>, blocks: u32) -> Result<Self, DeviceError> {
         let began = Instant::now();
-        let mut opening = Opening::new(driver, TABLE_BYTES + COPIED_BYTES, TABLE_BYTES + 2 * COPIED_BYTES)?;
+        let mut opening = Opening::new(driver, TABLE_BYTES + COPIED_BYTES, TABLE_BYTES + COPIED_BYTES)?;
         let none = || DeviceError::new(DeviceErrorKind::NoMemory, "no room to measure in");
         let table = opening.host.take(TABLE_BYTES).ok_or_else(none)?;
         let host = opening.host.take(COPIED_BYTES).ok_or_else(none)?.address();
@@ -81,30 +74,23 @@ impl Calibration {
 
     fn measure(mut self) -> Result<Speeds, DeviceError> {
         let usual = Speeds::default();
-        self.fill(Source::Host, TABLE_TRIAL_BYTES);
+        self.fill(TABLE_TRIAL_BYTES);
         let (mut read, mut uploaded) = (Duration::MAX, Duration::MAX);
         for _ in 0..CALIBRATION_ROUNDS {
             read = read.min(self.kernel(false)?);
             uploaded = uploaded.min(self.kernel(true)?);
         }
         let upload = uploaded <= read;
-        let to_device = largest_faster(|bytes| self.both(Source::Host, bytes, upload))?;
-        let within = largest_faster(|bytes| self.both(Source::Device, bytes, upload))?;
+        let to_device = largest_faster(|bytes| self.both(bytes, upload))?;
         Ok(Speeds {
             to_device_bytes_max: to_device.unwrap_or(usual.to_device_bytes_max),
-            within_bytes_max: within.unwrap_or(usual.within_bytes_max),
             upload_tables: upload,
         })
     }
 
     /// The shortest times of a kernel and of the copy engines. None: the time is up.
-    fn both(
-        &mut self,
-        source: Source,
-        bytes: usize,
-        upload: bool,
-    ) -> Result<Option<(Duration, Duration)>, DeviceError> {
-        let requests = self.fill(source, bytes);
+    fn both(&mut self, bytes: usize, upload: bool) -> Result<Option<(Duration, Duration)>, DeviceError> {
+        let requests = self.fill(bytes);
         let (mut kernel, mut engine) = (Duration::MAX, Duration::MAX);
         for _ in 0..CALIBRATION_ROUNDS {
             if self.began.elapsed() > CALIBRATION_MAX {
@@ -117,12 +103,9 @@ impl Calibration {
     }
 
     /// Sets the table to pieces of this size, none of which continues another, and says what they are.
-    fn fill(&mut self, source: Source, bytes: usize) -> Vec<CopyRequest> {
+    fn fill(&mut self, bytes: usize) -> Vec<CopyRequest> {
         let target = self.opening.device.address() + TABLE_BYTES as u64;
-        let source = match source {
-            Source::Host => self.host,
-            Source::Device => target + COPIED_BYTES as u64,
-        };
+        let source = self.host;
         let request = |at: usize| CopyRequest {
             target: target + (at * bytes) as u64,
             source: source + ((CALIBRATION_PIECES - 1 - at) * bytes) as u64,
