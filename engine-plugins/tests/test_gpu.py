@@ -301,7 +301,7 @@ def loop(pages: turnkv.Namespace, device: turnkv.Device) -> None:
 
 
 def lost_context(pages: turnkv.Namespace, device: turnkv.Device) -> None:
-    """A kernel of the engine's faults while copies are under way: they end with an error, and so does every later call, at once."""
+    """A kernel of the engine's faults while copies are under way: they end with an error, and so do later calls, at once."""
     stack = stack_of(1024)
     assert pages.offload(chain(64, seed=1), on(device, stack, 1024)).stored == 64
     kinds: list[str] = []

@@ -108,8 +108,6 @@ pub const CHECKSUM_PIECES_MAX: usize = 3 * DEVICE_RUNS_MAX + 1;
 /// Pages whose pieces have so many bytes on average, or fewer, are put together on the device before they cross the link: copy
 /// engines take microseconds for each piece.
 pub const GATHER_PIECE_BYTES_MAX: usize = 256 << 10;
-/// What comes in layers is gathered where a layer of a page has as many bytes as this, or more: it crosses the link as one copy.
-pub const GATHER_LAYER_BYTES_MIN: usize = 64 << 10;
 /// Device memory of one lane where they lie then.
 pub const GATHER_BYTES: usize = 32 << 20;
 /// Bytes that are put together at a time.
@@ -123,7 +121,7 @@ pub const KERNEL_CHUNK_BYTES_USUAL: usize = 16 << 20;
 /// The least that may be asked for: smaller launches do nothing but begin and end.
 pub const CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Pinned memory of one lane for tables and checksums.
-pub const TABLE_BYTES: usize = 8 << 20;
+pub const TABLE_BYTES: usize = 16 << 20;
 /// Pinned memory for staged copies, both ways.
 pub const STAGING_BYTES_USUAL: usize = 64 << 20;
 /// The least that may be asked for.

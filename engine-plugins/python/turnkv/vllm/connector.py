@@ -375,9 +375,9 @@ def fitting(options: Options, kv_cache_config: KVCacheConfig) -> Options:
 def loading(options: Options, vllm_config: VllmConfig) -> Options:
     """The options, with a way to load that this engine can take back.
 
-    A page that does not verify within a forward pass has vLLM take the request's tokens back. Its second model runner does so on the
-    CPU only and computes on with the old positions: other tokens. Its first one, with steps scheduled ahead, computes a placeholder
-    as if it were a token, which ends the engine. Loads between the steps are taken back rightly by both.
+    A page that does not verify within a forward pass has vLLM take the request's tokens back. Its second model runner does so on
+    the CPU only and computes on with the old positions: other tokens. Its first one, with steps scheduled ahead, computes a
+    placeholder as if it were a token, which ends the engine. Loads between the steps are taken back rightly by both.
     """
     if options.load != "layerwise":
         return options

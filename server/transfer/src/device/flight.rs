@@ -268,8 +268,12 @@ impl FlightBoard {
         }
     }
 
+    /// All copies are enqueued, or will not be. What is said first stays.
     pub(crate) fn set_enqueued(&self, result: Result<(), DeviceError>, layers: Vec<OwnedEvent>) {
         let mut state = self.state.lock();
+        if state.enqueued.is_some() {
+            return;
+        }
         state.enqueued = Some(result);
         state.layers = layers.into_iter().map(Arc::new).collect();
         let wakers = std::mem::take(&mut state.wakers);

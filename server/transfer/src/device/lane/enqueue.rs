@@ -50,13 +50,18 @@ impl Lane {
         let parts = parts(job)?;
         let mut layers = Vec::with_capacity(job.layers);
         for group in groups(job, self.means.chunk_bytes) {
+            self.enqueue_gathered(job, &routes, group.clone())?;
             for part in 0..job.layers.max(1) {
-                self.enqueue_gathered(job, &routes, &parts, group.clone(), part)?;
                 self.enqueue_part(job, &routes, &parts, group.clone(), part)?;
                 if job.layers > 0 && group.end == job.pages.len() {
                     self.take_calls(job, 2)?;
                     layers.push(self.record_copies(&routes)?);
                 }
+            }
+            if group.end == job.pages.len() {
+                // Before the last checksums, whose tables may have to wait for room until much of this is there: an
+                // engine begins with its first layer meanwhile.
+                job.flight.set_enqueued(Ok(()), std::mem::take(&mut layers));
             }
             if job.checksums && !job.to_slots() {
                 // Where the bytes have come to, so that the way here is checked too; the next group comes
@@ -65,7 +70,6 @@ impl Lane {
                 self.enqueue_checksums(job, group, on_cpu)?;
             }
         }
-        job.flight.set_enqueued(Ok(()), layers);
         Ok(())
     }
 

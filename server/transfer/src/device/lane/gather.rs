@@ -16,36 +16,30 @@ use super::{Act, Job, JobPage, Lane, Other};
 use crate::device::choose::{by_engine, launches, push_merged};
 use crate::device::driver::{CopyRequest, DeviceAddress, DeviceError};
 use crate::device::flight::OwnedEvent;
-use crate::limits::{
-    GATHER_LAYER_BYTES_MIN, GATHER_PART_BYTES, GATHER_PIECE_BYTES_MAX, KERNEL_PIECES_MIN, RING_ALIGN,
-};
+use crate::limits::{GATHER_PART_BYTES, GATHER_PIECE_BYTES_MAX, KERNEL_PIECES_MIN, RING_ALIGN};
 use crate::plan::Run;
 
 /// A part of a slot, and of which page of the job it is.
 type Part = (usize, Range<usize>);
 
 impl Lane {
-    /// Whether a job's pages are in pieces that are better gathered. A layer of a page is one copy over the link, and has to be large.
+    /// Whether a job's pages are in pieces that are better gathered. What comes layer by layer is not: all of it is enqueued before an
+    /// engine begins, and the ring has room for a small part.
     pub(super) fn is_gathered(&self, job: &Job) -> bool {
-        if self.gather.is_none() || !self.means.gathers() {
+        if self.gather.is_none() || !self.means.gathers() || job.layers > 1 {
             return false;
         }
         let pieces: usize = job.pages.iter().map(|page| page.plan.joined_pieces()).sum();
         let bytes: usize = job.pages.iter().map(|page| page.plan.slot_bytes()).sum();
-        let layer_bytes = bytes / (job.pages.len() * job.layers).max(1);
-        pieces >= KERNEL_PIECES_MIN
-            && bytes / pieces <= GATHER_PIECE_BYTES_MAX
-            && (job.layers <= 1 || layer_bytes >= GATHER_LAYER_BYTES_MIN)
+        pieces >= KERNEL_PIECES_MIN && bytes / pieces <= GATHER_PIECE_BYTES_MAX
     }
 
-    /// Enqueues one of the parts of those pages of a group that are gathered, as many at a time as come to a part of the ring.
+    /// Enqueues the pages of a group that are gathered, as many at a time as come to a part of the ring.
     pub(super) fn enqueue_gathered(
         &mut self,
         job: &Job,
         routes: &[Route],
-        ranges: &[Vec<Range<usize>>],
         group: Range<usize>,
-        part: usize,
     ) -> Result<(), DeviceError> {
         let (mut parts, mut room) = (Vec::<Part>::new(), GATHER_PART_BYTES);
         for number in group.filter(|&number| routes[number] == Route::Gathered) {
@@ -53,8 +47,8 @@ impl Lane {
             if let Other::Filling(slot) = &page.other {
                 page.plan.gaps().for_each(|gap| slot.blank(gap));
             }
-            let Range { mut start, end } = ranges[number][part];
-            self.core.stats.direct_bytes.add((end - start) as u64);
+            let (mut start, end) = (0, page.plan.slot_bytes());
+            self.core.stats.direct_bytes.add(end as u64);
             while start < end {
                 let bytes = room.min(end - start);
                 parts.push((number, start..start + bytes));

@@ -1,6 +1,7 @@
 //! What an engine does with its streams meanwhile: captures of graphs, and streams of ours.
 
 use super::*;
+use crate::device::driver::Piece;
 
 /// An event recorded in a capture is an error everywhere else for ever, and with it the device.
 #[test]
@@ -21,5 +22,40 @@ fn a_stream_that_is_captured_is_neither_marked_nor_held_up() {
     let mark = rig.device.mark(rig.engine).unwrap();
     wait(rig.device.fill(rig.pages(2..4, PAGE), Some(mark)).unwrap().landed()).unwrap();
     wait(flight.landed()).unwrap();
+    rig.assert_no_faults();
+}
+
+/// The tables of copies and checksums together are more than a lane has room for, and nothing on the device passes: an engine begins
+/// with the first layer all the same.
+#[test]
+fn layers_are_enqueued_before_their_checksums_have_room() {
+    const PIECE: usize = 48;
+    const PIECES: usize = PAGE / PIECE;
+    let pages = TABLE_BYTES / (size_of::<Piece>() * PIECES) * 3 / 4;
+    let rig = Rig::new(strict(), pages).registered();
+    for page in 0..pages {
+        rig.region.slot(page * PAGE, PAGE).unwrap().claim().unwrap().fill(&pattern(page as u64 + 3, PAGE));
+    }
+    // From the last to the first, so that no two touch on both sides.
+    let scattered = |page: usize| {
+        let pieces: Vec<_> = (0..PIECES).rev().map(|at| (page * PAGE + at * PIECE, PIECE)).collect();
+        SlotPage {
+            slot: rig.region.slot(page * PAGE, PAGE).unwrap(),
+            plan: rig.memory.plan(&pieces).unwrap(),
+        }
+    };
+    rig.control.hold_all();
+    let flight = rig.device.drain((0..pages).map(scattered).collect(), None, 2, true).unwrap();
+    wait(flight.enqueued()).unwrap();
+    flight.wait_layer(0, rig.engine).unwrap();
+    assert!(!flight.is_done());
+    rig.control.let_go();
+    let landed = wait(flight.landed()).unwrap();
+    for page in [0, pages - 1] {
+        let expected = pattern(page as u64 + 3, PAGE);
+        assert_eq!(landed.checksums[page], checksum(&expected), "page {page}");
+        let back: Vec<u8> = rig.read(page).chunks(PIECE).rev().flatten().copied().collect();
+        assert!(back == expected, "page {page}");
+    }
     rig.assert_no_faults();
 }
