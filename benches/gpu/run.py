@@ -80,7 +80,7 @@ def _inside(arguments: argparse.Namespace) -> int:
     """The parts, in this process."""
     import importlib
 
-    from stage import Stage, die_with_parent
+    from stage import OutOfTime, Stage, die_with_parent
 
     die_with_parent()
     stage = Stage(pathlib.Path(arguments.out), tiny=arguments.tiny)
@@ -93,6 +93,9 @@ def _inside(arguments: argparse.Namespace) -> int:
         faulthandler.dump_traceback_later(max(share, 0) + arguments.grace, exit=True)
         try:
             importlib.import_module(name).run(stage)
+        except OutOfTime as error:  # what it had measured counts
+            stage.note(cut_short=str(error))
+            print(f"cut short: {error}")
         except Exception as error:
             failed.append(name)
             stage.failed(error)

@@ -137,7 +137,7 @@ pub const LANE_JOBS_MAX: usize = 1024;
 pub const STREAM_CALLS_MAX: usize = 512;
 /// Calls between two events that say how far a stream is.
 pub const STEP_CALLS_MAX: usize = 128;
-/// Copies of a batch that count as one call: a driver submits many of them at once. Not measured yet.
+/// Copies of a batch that count as one call: a driver submits many of them at once.
 pub const BATCH_COPIES_A_CALL: usize = 16;
 /// Calls that one launch of the copy kernel takes: its table's copy, and itself.
 pub const COPY_LAUNCH_CALLS: usize = 2;

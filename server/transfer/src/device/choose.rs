@@ -1,9 +1,10 @@
 //! How pieces are copied: by copy engine, as a batch, or by a kernel. Owns: merging, the choice, cutting a kernel's work into
 //! bounded launches. Must not know: drivers, streams, how speeds are measured. Pure.
 //!
-//! Batches of the copy engines take nothing of the processors that the engine computes with, so they are the rule. A kernel only
-//! copies pieces that are so small that it is faster, and only where someone waits for them: its blocks cost whatever runs beside
-//! them a wave.
+//! Copy engines take nothing of the processors that the engine computes with, but microseconds for each piece. So pages in small
+//! pieces are put together on the device first (`lane/gather`), and what is chosen here is how the rest goes: batches are the rule
+//! over the link, and kernels copy what is so small that they are clearly faster, where someone waits for it. Within the device they
+//! copy all.
 
 use crate::device::driver::{CopyRequest, Piece};
 use crate::limits::{
