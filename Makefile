@@ -94,7 +94,8 @@ test-deploy: server .tools/deploy/installed
 	@.tools/deploy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
 	@touch $@
 
-# Real vLLM and SGLang, and the oldest transformers: each in an environment of its own on top of .venv.
+# Real vLLM and SGLang, and the oldest transformers: each in an environment of its own on top of .venv. TURNKV_MATRIX=full: every
+# size of tensor parallelism, every model that goes on from a snapshot (ten minutes more).
 .PHONY: test-vllm test-sglang test-transformers
 test-engines: test-vllm test-sglang test-transformers
 

@@ -59,6 +59,7 @@ def test_another_size_goes_on_from_the_same_pages(
     third.close()
 
 
+@pytest.mark.skipif(not FULL, reason="TURNKV_MATRIX=full")
 def test_four_ranks_prefill_for_two_and_one(models: dict[str, pathlib.Path], pool_server: Any, reference: Greedy) -> None:
     prompt = prompt_of(500, seed=90)
     stored: list[int] = []

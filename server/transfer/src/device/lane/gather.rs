@@ -20,7 +20,7 @@ use crate::limits::{GATHER_PART_BYTES, GATHER_PIECE_BYTES_MAX, KERNEL_PIECES_MIN
 use crate::plan::Run;
 
 /// A part of a slot, and of which page of the job it is.
-type Part = (usize, Range<usize>);
+type SlotPart = (usize, Range<usize>);
 
 impl Lane {
     /// Whether a job's pages are in pieces that are better gathered. What comes layer by layer is not: all of it is enqueued before an
@@ -41,7 +41,7 @@ impl Lane {
         routes: &[Route],
         group: Range<usize>,
     ) -> Result<(), DeviceError> {
-        let (mut parts, mut room) = (Vec::<Part>::new(), GATHER_PART_BYTES);
+        let (mut parts, mut room) = (Vec::<SlotPart>::new(), GATHER_PART_BYTES);
         for number in group.filter(|&number| routes[number] == Route::Gathered) {
             let page = &job.pages[number];
             if let Other::Filling(slot) = &page.other {
@@ -72,7 +72,7 @@ impl Lane {
         self.record(self.within_stream)
     }
 
-    fn gather_parts(&mut self, job: &Job, parts: &[Part]) -> Result<(), DeviceError> {
+    fn gather_parts(&mut self, job: &Job, parts: &[SlotPart]) -> Result<(), DeviceError> {
         let bytes = parts.iter().map(|(_, part)| part.len().next_multiple_of(RING_ALIGN)).sum();
         let place = self.take_gather(job, bytes)?;
         let (within, over) = pieces(job, parts, place);
@@ -126,7 +126,7 @@ impl Lane {
 }
 
 /// The pieces within the device, and those over the link, of parts that are gathered one after another from a place on.
-fn pieces(job: &Job, parts: &[Part], place: DeviceAddress) -> (Vec<CopyRequest>, Vec<CopyRequest>) {
+fn pieces(job: &Job, parts: &[SlotPart], place: DeviceAddress) -> (Vec<CopyRequest>, Vec<CopyRequest>) {
     let (mut within, mut over, mut place) = (Vec::new(), Vec::new(), place);
     for (number, part) in parts {
         let JobPage { plan, other } = &job.pages[*number];
