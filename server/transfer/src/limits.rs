@@ -121,7 +121,7 @@ pub const KERNEL_CHUNK_BYTES_USUAL: usize = 16 << 20;
 /// The least that may be asked for: smaller launches do nothing but begin and end.
 pub const CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Pinned memory of one lane for tables and checksums.
-pub const TABLE_BYTES: usize = 16 << 20;
+pub const TABLE_BYTES: usize = 8 << 20;
 /// Pinned memory for staged copies, both ways.
 pub const STAGING_BYTES_USUAL: usize = 64 << 20;
 /// The least that may be asked for.

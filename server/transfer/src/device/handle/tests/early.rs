@@ -80,7 +80,7 @@ fn one_lanes_trouble_does_not_end_the_others_flights() {
     for call in 0..4 {
         let rig = rig(strict());
         rig.control.hold_all();
-        let reload = rig.device.drain(rig.pages(0..6, 4 << 10), None, 3, true).unwrap();
+        let reload = rig.device.drain(rig.pages(0..6, 4 << 10), None, 3, false).unwrap();
         wait(reload.enqueued()).unwrap();
         rig.control.fail_after(call, DeviceErrorKind::NoMemory);
         let offload = rig.device.fill(rig.pages(6..8, 4 << 10), None).unwrap();
