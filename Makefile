@@ -95,7 +95,7 @@ test-deploy: server .tools/deploy/installed
 	@touch $@
 
 # Real vLLM and SGLang, and the oldest transformers: each in an environment of its own on top of .venv. TURNKV_MATRIX=full: every
-# size of tensor parallelism, every model that goes on from a snapshot (ten minutes more).
+# size of tensor parallelism, every model that goes on from a snapshot (some minutes more).
 .PHONY: test-vllm test-sglang test-transformers
 test-engines: test-vllm test-sglang test-transformers
 

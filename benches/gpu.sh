@@ -3,7 +3,7 @@
 # what was carried there.
 #   OUT=DIR          where results go (target/gpu-results)
 #   PARTS="driver"   only the Rust bench; "engine": the Python ones; "tests": the tests that want a GPU; unset or empty: all three
-#   SECONDS_MAX=N    each part leaves out what it has not begun after so long (180: all end within 10 minutes; 400 for one alone)
+#   SECONDS_MAX=N    each part leaves out what it has not begun after so long (180: all end within 12 minutes; 400 for one alone)
 #                    and is ended 50 seconds later, whatever hangs: what it had measured is in $OUT by then
 #   PYTHON=python3   a Python with torch (CUDA), transformers, numpy and pytest
 #   MEMORY_GIB=N     what the machine can have, where its memory grows as it is used and it says less

@@ -19,7 +19,7 @@ import turnkv
 SECONDS = 2.0
 QUEUED_MAX = 4
 SIZE = 1024
-"""Of the matrices multiplied: some 20 microseconds of an H100's tensor cores."""
+"""Of the matrices multiplied: 2 G operations, a few microseconds of a large device."""
 DRAM_BYTES = 6 * GIB
 LATE_SECONDS = 1e-3
 

@@ -47,15 +47,18 @@ impl Lane {
             self.enqueue_checksums(job, 0..job.pages.len(), on_cpu)?;
         }
         let routes = self.routes(job);
+        let gathered = routes.contains(&Route::Gathered);
         let parts = parts(job)?;
         let mut layers = Vec::with_capacity(job.layers);
         for group in groups(job, self.means.chunk_bytes) {
-            self.enqueue_gathered(job, &routes, group.clone())?;
+            if gathered {
+                self.enqueue_gathered(job, &routes, group.clone())?;
+            }
             for part in 0..job.layers.max(1) {
                 self.enqueue_part(job, &routes, &parts, group.clone(), part)?;
                 if job.layers > 0 && group.end == job.pages.len() {
                     self.take_calls(job, 2)?;
-                    layers.push(self.record_copies(&routes)?);
+                    layers.push(self.record_copies(gathered)?);
                 }
             }
             if group.end == job.pages.len() {
@@ -66,7 +69,7 @@ impl Lane {
             if job.checksums && !job.to_slots() {
                 // Where the bytes have come to, so that the way here is checked too; the next group comes
                 // meanwhile.
-                self.record_copies(&routes)?.hold_up(self.sums_stream)?;
+                self.record_copies(gathered)?.hold_up(self.sums_stream)?;
                 self.enqueue_checksums(job, group, on_cpu)?;
             }
         }

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::enqueue::{Route, push_run, request};
 use super::{Act, Job, JobPage, Lane, Other};
-use crate::device::choose::{by_engine, launches, push_merged};
+use crate::device::choose::{Way, by_engine, launches, push_merged};
 use crate::device::driver::{CopyRequest, DeviceAddress, DeviceError};
 use crate::device::flight::OwnedEvent;
 use crate::limits::{GATHER_PART_BYTES, GATHER_PIECE_BYTES_MAX, KERNEL_PIECES_MIN, RING_ALIGN};
@@ -26,7 +26,7 @@ impl Lane {
     /// Whether a job's pages are in pieces that are better gathered. What comes layer by layer is not: all of it is enqueued before an
     /// engine begins, and the ring has room for a small part.
     pub(super) fn is_gathered(&self, job: &Job) -> bool {
-        if self.gather.is_none() || !self.means.gathers() || job.layers > 1 {
+        if self.gather.is_none() || !self.means.gathers() || job.layers > 1 || job.way() == Way::Within {
             return false;
         }
         let pieces: usize = job.pages.iter().map(|page| page.plan.joined_pieces()).sum();
@@ -41,6 +41,9 @@ impl Lane {
         routes: &[Route],
         group: Range<usize>,
     ) -> Result<(), DeviceError> {
+        if let Some(after) = job.after.as_ref().filter(|_| job.to_slots()) {
+            after.0.hold_up(self.within_stream)?;
+        }
         let (mut parts, mut room) = (Vec::<SlotPart>::new(), GATHER_PART_BYTES);
         for number in group.filter(|&number| routes[number] == Route::Gathered) {
             let page = &job.pages[number];
@@ -63,9 +66,9 @@ impl Lane {
         if parts.is_empty() { Ok(()) } else { self.gather_parts(job, &parts) }
     }
 
-    /// An event behind all that was copied so far.
-    pub(super) fn record_copies(&self, routes: &[Route]) -> Result<OwnedEvent, DeviceError> {
-        if !routes.contains(&Route::Gathered) {
+    /// An event behind all that was copied so far, of pages some of which are `gathered`, or none.
+    pub(super) fn record_copies(&self, gathered: bool) -> Result<OwnedEvent, DeviceError> {
+        if !gathered {
             return self.record(self.stream);
         }
         self.record(self.stream)?.hold_up(self.within_stream)?;
@@ -77,9 +80,6 @@ impl Lane {
         let place = self.take_gather(job, bytes)?;
         let (within, over) = pieces(job, parts, place);
         if job.to_slots() {
-            if let Some(after) = &job.after {
-                after.0.hold_up(self.within_stream)?;
-            }
             self.within(job, within)?;
             self.record(self.within_stream)?.hold_up(self.stream)?;
             self.over(job, over)?;

@@ -180,6 +180,42 @@ fn pieces_of_odd_sizes_keep_their_places() {
     }
 }
 
+/// Pages with gaps: those are zeros in a slot, whatever lay at their place in the ring, and nothing is written there on the device.
+#[test]
+fn gaps_stay_zeros() {
+    let rig = Rig::new(slow(5), 16).registered();
+    for page in 0..16 {
+        rig.region.slot(page * PAGE, PAGE).unwrap().claim().unwrap().fill(&[0xEE; PAGE]);
+    }
+    let slots = || {
+        let one = |page: usize| {
+            let runs: Vec<_> = (0..PIECES).map(|at| at * PIECE..at * PIECE + PIECE - 512).collect();
+            let plan = rig.memory.page(page * PAGE, PAGE, &runs).unwrap();
+            SlotPage { slot: rig.region.slot(page * PAGE, PAGE).unwrap(), plan }
+        };
+        (0..16).map(one).collect::<Vec<_>>()
+    };
+    let with_gaps = |page: usize, gap: u8| {
+        let mut bytes = pattern(page as u64, PAGE);
+        bytes.chunks_mut(PIECE).for_each(|piece| piece[PIECE - 512..].fill(gap));
+        bytes
+    };
+    let before = work(&rig).0;
+    let landed = wait(rig.device.fill(slots(), None).unwrap().landed()).unwrap();
+    assert!(work(&rig).0 > before, "they are gathered");
+    for page in 0..16 {
+        let slot = rig.region.slot(page * PAGE, PAGE).unwrap();
+        assert!(slot.page().to_vec() == with_gaps(page, 0), "page {page} in its slot");
+        assert_eq!(landed.checksums[page], checksum(&with_gaps(page, 0)), "page {page}");
+        rig.write(page, &[0xEE; PAGE]);
+    }
+    wait(rig.device.drain(slots(), None, 1, true).unwrap().landed()).unwrap();
+    for page in 0..16 {
+        assert!(rig.read(page) == with_gaps(page, 0xEE), "page {page} back on the device");
+    }
+    rig.assert_no_faults();
+}
+
 /// A call that fails half-way ends the flight only when what had begun has ended.
 #[test]
 fn an_error_half_way_is_told_when_nothing_lands_any_more() {
