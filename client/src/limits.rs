@@ -71,6 +71,9 @@ pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
 pub const DEVICE_WINDOW_BYTES_MAX: u64 = 256 << 20;
 /// Windows of one reload whose copies to a device may be under way before another is leased.
 pub const DEVICE_WINDOWS_AHEAD_MAX: usize = 4;
+/// How long pages that are to be copied in layers wait for those that are leased after them: then these are waiting for room, or for NVMe,
+/// and an engine's first layer would wait with them.
+pub const DEVICE_LAYERS_TOGETHER_MAX: Duration = Duration::from_millis(50);
 /// Pages of one GPU page pool.
 pub const GPU_PAGES_MAX: usize = 1 << 24;
 /// Hashes of one round of a lookup: two rounds settle 9,408.

@@ -250,6 +250,14 @@ impl ReloadReport {
         }
     }
 
+    /// Adds what came of the pages that follow.
+    fn add(&mut self, next: &ReloadReport) {
+        self.pages += next.pages;
+        self.from_dram += next.from_dram;
+        self.from_nvme += next.from_nvme;
+        self.miss = next.miss;
+    }
+
     /// What came back before an error came back: the error becomes the reason of the rest.
     pub(crate) fn conclude(mut self, total: usize, result: Result<()>) -> Result<ReloadReport> {
         assert!(self.pages <= total, "no page is counted twice");

@@ -119,7 +119,7 @@ impl Lent {
             self.connection.as_ref().ok_or_else(|| Error::unavailable("the connection is closed"))?;
         let verb = self.outstanding.ok_or_else(|| Error::protocol("nothing was asked"))?;
         deadline.check()?; // also where a server never stops talking
-        let frame = match receive(&connection.socket, deadline).await {
+        let frame = match self.pool.waiting(deadline, receive(&connection.socket, deadline)).await {
             Ok(frame) => frame,
             Err(error) => {
                 // After a deadline the answer may still come, with a lease in it: drop settles that.
@@ -297,6 +297,7 @@ impl Lent {
     /// Waits for the rest of the reply, then ends the lease that came with it.
     async fn settle(mut self) {
         let deadline = Deadline::after(SETTLE_WAIT);
+        drop(self.pool.tell_ends(deadline).await);
         loop {
             match self.catch_up() {
                 Ok(true) => return self.end(),
@@ -304,7 +305,7 @@ impl Lent {
                 Err(_) => return self.close(),
             }
             let Some(connection) = &self.connection else { return };
-            let readable = deadline.bound(readable(&connection.socket)).await;
+            let readable = deadline.bound(self.pool.waiting(deadline, readable(&connection.socket))).await;
             if !matches!(readable, Ok(Ok(()))) {
                 tracing::debug!("an abandoned operation was never answered: its connection is closed");
                 return self.close();

@@ -10,10 +10,12 @@ use super::writes::{Account, library};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{CONNECTIONS_MAX, ENDS_MAX};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use turnkv_proto::limits::LOCAL_PROTOCOL;
 use turnkv_proto::wire::{self, Verb};
 
@@ -29,6 +31,10 @@ pub(crate) struct LocalPool {
     /// Attaching has a connection of its own, because the operation that needs a slab may be reading a
     /// stream.
     pub(super) attaching: tokio::sync::Mutex<Option<Connection>>,
+    /// Held while ends are told on a connection that was made for them.
+    ending: tokio::sync::Mutex<()>,
+    /// Rung when there are ends and no connection at rest.
+    ends_wait: Notify,
     /// Leases of pages that this process has mapped.
     pub(super) held: Mutex<HeldLeases>,
 }
@@ -73,6 +79,8 @@ impl LocalPool {
             state: Mutex::default(),
             slabs: MappedSlabs::default(),
             attaching: tokio::sync::Mutex::default(),
+            ending: tokio::sync::Mutex::default(),
+            ends_wait: Notify::default(),
             held: Mutex::default(),
         })
     }
@@ -162,6 +170,8 @@ impl LocalPool {
             state.ends.pop_front();
         }
         state.ends.push_back((server.clone(), end));
+        drop(state);
+        self.ends_wait.notify_one();
     }
 
     /// Takes note of the server that answered; forgets what belonged to another.
@@ -175,6 +185,35 @@ impl LocalPool {
             self.held.lock().move_to(server.instance, memory);
         }
         state.server = server.clone();
+    }
+
+    /// Waits for the server. Ends of leases that come meanwhile, and find no connection at rest, are told on one more: all others may be
+    /// waiting for the room of just these leases.
+    pub(super) async fn waiting<T>(&self, deadline: Deadline, answer: impl Future<Output = T>) -> T {
+        let telling = async {
+            loop {
+                self.ends_wait.notified().await;
+                if let Err(error) = self.tell_ends(deadline).await {
+                    tracing::debug!(?error, "leases end with the next operation");
+                }
+            }
+        };
+        match select(pin!(answer), pin!(telling)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right((never, _)) => never,
+        }
+    }
+
+    pub(super) async fn tell_ends(&self, deadline: Deadline) -> Result<(), ConnectError> {
+        let none_waits = || self.state.lock().ends.is_empty();
+        if none_waits() {
+            return Ok(());
+        }
+        let _turn = deadline.bound(self.ending.lock()).await?;
+        if !none_waits() {
+            self.give_back(self.connect(deadline).await?);
+        }
+        Ok(())
     }
 
     pub(super) fn take_idle(&self) -> Option<Connection> {

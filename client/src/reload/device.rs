@@ -1,22 +1,28 @@
-//! Reloads into GPU memory. Owns: leasing pages for the device, what became of them once it is done. Must not
-//! know: windows, how pages are copied.
+//! Reloads into GPU memory. Owns: leasing pages for the device, which are copied together, when slots are given back. Must not know:
+//! windows, how pages are copied, what came of them (see `leg`).
 
+mod leg;
+
+use self::leg::{Checking, Leased, Leg};
 use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, ReloadWindow, Targets};
 use crate::config::Plane;
 use crate::deadline::Deadline;
 use crate::device::{DeviceOrder, bound, mark};
 use crate::error::{Error, Result};
-use crate::limits::DEVICE_WINDOWS_AHEAD_MAX;
-use crate::local::ReadGrant;
+use crate::limits::{DEVICE_LAYERS_TOGETHER_MAX, DEVICE_WINDOWS_AHEAD_MAX};
+use crate::local::{Lent, ReadGrant};
 use crate::namespace::Namespace;
 use crate::offload::device::only_shm;
 use crate::reload::shm::{Next, Pages};
+use futures_util::future::{Either, select};
+use std::convert::Infallible;
 use std::future::Future;
 use std::ops::Range;
-use std::time::Instant;
+use std::pin::pin;
+use tokio::time::sleep;
+use turnkv_proto::BlockHash;
 use turnkv_proto::wire::TierKind;
-use turnkv_proto::{BlockHash, Shards};
-use turnkv_transfer::device::{Device, DevicePlan, Flight, Mark, SlotPage, Stream};
+use turnkv_transfer::device::{Device, DevicePlan, Mark, SlotPage, Stream};
 
 impl Namespace {
     /// Begins to reload pages into device memory, in prefix order. Nothing is written before what the
@@ -25,7 +31,8 @@ impl Namespace {
     /// error comes when nothing of it is being written any more, and nothing will be: where copies had begun
     /// by the deadline, after it. Dropped before it is ready, it writes no more than what had begun: the
     /// pages' memory must not be used for anything else before that has ended, which the owners of their
-    /// plans see. Needs the shm data plane.
+    /// plans see. Where there are more pages than this engine may lease at once, it is not ready before the
+    /// first of them have landed. Needs the shm data plane.
     pub fn reload_device<'a>(
         &'a self,
         device: &'a Device,
@@ -44,19 +51,19 @@ impl Namespace {
             for page in pages {
                 page.layers(order.layers.max(1))?;
             }
-            let layered = order.layers > 1;
-            let mut landing =
-                Landing { device, pages, after, layered, deadline, leased: Vec::new(), legs: Vec::new() };
+            let checking = Checking { namespace: self.id(), moved, verify: self.link.config.verify };
+            let (leased, legs, layers) = (Vec::new(), Vec::new(), order.layers);
+            let mut landing = Landing { device, pages, after, layers, deadline, checking, leased, legs };
             let begun = self.reload_into(options, hashes, &mut landing, deadline).await;
             let begun = match begun {
-                Ok(begun) => landing.enqueued(self, order.layers).await.map(|()| begun),
+                Ok(begun) => landing.enqueued().await.map(|()| begun),
                 Err(error) => Err(error),
             };
-            let (legs, verify) = (landing.legs, self.link.config.verify);
+            let legs = landing.legs;
             match begun {
-                Ok(begun) => Ok(DeviceReload { namespace: self.clone(), legs, begun, moved, verify }),
+                Ok(begun) => Ok(DeviceReload { legs, begun, checking }),
                 Err(error) => {
-                    call_off(legs).await;
+                    leg::call_off(legs).await;
                     Err(error)
                 }
             }
@@ -69,12 +76,10 @@ impl Namespace {
 /// for as long.
 #[derive(Debug)]
 pub struct DeviceReload {
-    namespace: Namespace,
     legs: Vec<Leg>,
     /// What was begun, and why no more was.
     begun: ReloadReport,
-    moved: Shards,
-    verify: bool,
+    checking: Checking,
 }
 
 impl DeviceReload {
@@ -89,14 +94,14 @@ impl DeviceReload {
     pub fn wait_layer(&self, layer: usize, stream: Stream) -> Result<()> {
         // What was begun before the last leg is before it on the same stream.
         match self.legs.last() {
-            Some(leg) => Ok(leg.flight.wait_layer(layer, stream)?),
+            Some(leg) => Ok(leg.flight().wait_layer(layer, stream)?),
             None => Ok(()),
         }
     }
 
     /// Whether the device is done with all of it.
     pub fn is_done(&self) -> bool {
-        self.legs.iter().all(|leg| leg.flight.is_done())
+        self.legs.iter().all(|leg| leg.flight().is_done())
     }
 
     /// Waits until the device is done, and says how many leading pages are there, each verified where it
@@ -115,14 +120,11 @@ impl DeviceReload {
 
     async fn collect(&mut self, report: &mut ReloadReport) -> Result<()> {
         let mut broken = None;
-        for leg in &self.legs {
+        for leg in &mut self.legs {
             // All of them, also behind a miss: until the last one is done the device writes to the pages'
             // memory.
-            match leg.flight.landed().await {
-                Ok(landed) if report.miss.is_none() && broken.is_none() => {
-                    let checksums = if self.verify { Some(&landed.checksums[..]) } else { None };
-                    self.count(leg, landed.at, checksums, report);
-                }
+            match leg.landed(&self.checking).await {
+                Ok(part) if report.miss.is_none() && broken.is_none() => report.add(&part),
                 Ok(_) => {}
                 Err(error) => broken = broken.or(Some(error)),
             }
@@ -133,63 +135,6 @@ impl DeviceReload {
             _ => Ok(()),
         }
     }
-
-    /// Counts the leading pages of a leg that are what they should be.
-    fn count(&self, leg: &Leg, at: Instant, checksums: Option<&[u64]>, report: &mut ReloadReport) {
-        let (mut position, mut arrivals) = (0, Arrivals::new(self.moved));
-        for leased in &leg.leased {
-            for (number, (checksum, tier)) in leased.shards.iter().enumerate() {
-                if at >= leased.end {
-                    report.miss = Some(MissCause::LeaseExpired);
-                    return;
-                }
-                if checksums.is_some_and(|sums| sums.get(position) != Some(checksum)) {
-                    let namespace = self.namespace.id();
-                    tracing::warn!(%namespace, position = report.pages, "a page does not verify on the device: it is a miss");
-                    leased.grant.report_corrupt(number as u32);
-                    report.miss = Some(MissCause::Checksum);
-                    return;
-                }
-                arrivals.count(*tier, report);
-                position += 1;
-            }
-        }
-    }
-}
-
-/// Whole pages of one lease.
-#[derive(Debug)]
-struct Leased {
-    /// Of each shard, what it must add up to, and where it was found.
-    shards: Vec<(u64, TierKind)>,
-    /// What is read at or after this moment may be other pages' bytes.
-    end: Instant,
-    grant: ReadGrant,
-}
-
-/// Copies under way, and the leases of the slots that they read.
-#[derive(Debug)]
-struct Leg {
-    flight: Flight,
-    leased: Vec<Leased>,
-}
-
-/// Ends copies that nobody waits for any more: those that have not begun never do, the others are waited for.
-async fn call_off(legs: Vec<Leg>) {
-    for leg in &legs {
-        leg.flight.cancel();
-    }
-    for leg in &legs {
-        leg.flight.ended().await;
-    }
-}
-
-impl Drop for Leg {
-    fn drop(&mut self) {
-        self.flight.cancel();
-        let leased = std::mem::take(&mut self.leased);
-        self.flight.abandon(Box::new(move |_| drop(leased)));
-    }
 }
 
 /// Takes windows in.
@@ -197,11 +142,20 @@ struct Landing<'a> {
     device: &'a Device,
     pages: &'a [DevicePlan],
     after: Option<Mark>,
-    layered: bool,
+    /// Greater than 1: pages are copied in so many layers, all that is leased together.
+    layers: usize,
     deadline: Deadline,
+    checking: Checking,
     /// Leased, to be copied together.
     leased: Vec<(Vec<SlotPage>, Leased)>,
     legs: Vec<Leg>,
+}
+
+/// What a window's lease has: whole pages, and why no more of them.
+struct Leasing {
+    slots: Vec<SlotPage>,
+    leased: Leased,
+    miss: Option<MissCause>,
 }
 
 impl Targets for Landing<'_> {
@@ -214,68 +168,107 @@ impl Targets for Landing<'_> {
     ) -> Result<()> {
         let Some(lent) = namespace.link.lend_shm(window.deadline).await? else { return Err(only_shm()) };
         report.plane = Some(Plane::Shm);
-        let mut pages = Pages::begin(lent, window).await?;
-        let (mut found, mut slots) = (Vec::new(), Vec::new());
-        let miss = loop {
-            match pages.next(namespace, window).await? {
-                Next::Page { position, slot, checksum, tier, .. } => {
-                    let plan = self.pages[range.start + position as usize].clone();
-                    slots.push(SlotPage { slot, plan });
-                    found.push((checksum, tier));
-                }
-                Next::Miss(cause) => break Some(cause),
-                Next::End => break None,
-            }
-        };
-        // Of a page that did not come whole nothing is copied.
-        let whole = window.moved.positions(window.moved.whole_pages(found.len()));
-        found.truncate(whole);
-        slots.truncate(whole);
-        let leased = Leased { shards: found, end: pages.lease_end, grant: ReadGrant::of(&mut pages.lent) };
-        drop(pages); // its connection is free for the next window
-        let tiers: Vec<TierKind> = leased.shards.iter().map(|(_, tier)| *tier).collect();
+        let Leasing { slots, leased, miss } = self.lease(namespace, lent, window, range).await?;
+        let tiers: Vec<TierKind> = leased.tiers().collect();
         if !slots.is_empty() {
             self.leased.push((slots, leased));
         }
-        let launched = !self.layered && !self.leased.is_empty();
+        let launched = self.layers <= 1 && !self.leased.is_empty();
         if launched {
-            self.launch(namespace, 1)?;
+            self.launch()?;
         }
         // Not before they are under way: what is counted is waited for.
         report.miss = miss;
         let mut arrivals = Arrivals::new(window.moved);
         tiers.into_iter().for_each(|tier| arrivals.count(tier, report));
-        let oldest = self.legs.len().checked_sub(DEVICE_WINDOWS_AHEAD_MAX).filter(|_| launched);
-        if let Some(oldest) = oldest {
+        if let Some(oldest) = self.legs.len().checked_sub(DEVICE_WINDOWS_AHEAD_MAX).filter(|_| launched) {
             // Leases are not piled up: what is far ahead of the copies could expire before its turn.
-            bound(self.deadline, self.legs[oldest].flight.landed()).await?;
+            for leg in &mut self.legs[..=oldest] {
+                bound(self.deadline, leg.landed(&self.checking)).await?;
+            }
         }
         Ok(())
     }
 }
 
 impl Landing<'_> {
-    /// Begins what is not begun yet, and waits until all copies are enqueued.
-    async fn enqueued(&mut self, namespace: &Namespace, layers: usize) -> Result<()> {
-        if self.layered {
-            self.launch(namespace, layers)?;
+    /// Leases a window. It may wait for slots that this very reload has: these are given back as they land. What is to be copied
+    /// together begins without the rest where that takes long.
+    async fn lease(
+        &mut self,
+        namespace: &Namespace,
+        lent: Lent,
+        window: &ReloadWindow,
+        range: Range<usize>,
+    ) -> Result<Leasing> {
+        let pages = self.pages;
+        let mut leasing = pin!(lease(namespace, lent, window, &pages[range]));
+        if self.layers > 1 && !self.leased.is_empty() {
+            match select(&mut leasing, pin!(sleep(DEVICE_LAYERS_TOGETHER_MAX))).await {
+                Either::Left((leased, _)) => return leased,
+                Either::Right(_) => self.launch()?,
+            }
         }
+        let (legs, checking) = (&mut self.legs, &self.checking);
+        let giving_back = async {
+            for leg in legs {
+                // What did not land is told when all of it is collected.
+                drop(leg.landed(checking).await);
+            }
+            std::future::pending::<Infallible>().await
+        };
+        match select(leasing, pin!(giving_back)).await {
+            Either::Left((leased, _)) => leased,
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    /// Begins what is not begun yet, and waits until all copies are enqueued.
+    async fn enqueued(&mut self) -> Result<()> {
+        self.launch()?;
         for leg in &self.legs {
-            bound(self.deadline, leg.flight.enqueued()).await?;
+            bound(self.deadline, leg.flight().enqueued()).await?;
         }
         Ok(())
     }
 
     /// Begins to copy all that is leased.
-    fn launch(&mut self, namespace: &Namespace, layers: usize) -> Result<()> {
+    fn launch(&mut self) -> Result<()> {
         let (slots, leased): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leased).into_iter().unzip();
         if leased.is_empty() {
             return Ok(());
         }
         let slots: Vec<SlotPage> = slots.into_iter().flatten().collect();
-        let flight = self.device.drain(slots, self.after.clone(), layers, namespace.link.config.verify);
-        let flight = flight.map_err(Error::from)?;
-        self.legs.push(Leg { flight, leased });
+        let (layers, verify) = (self.layers.max(1), self.checking.verify);
+        let flight = self.device.drain(slots, self.after.clone(), layers, verify).map_err(Error::from)?;
+        self.legs.push(Leg::new(flight, leased));
         Ok(())
     }
+}
+
+/// Asks for a window's pages, and takes in what is leased of them.
+async fn lease(
+    namespace: &Namespace,
+    lent: Lent,
+    window: &ReloadWindow,
+    plans: &[DevicePlan],
+) -> Result<Leasing> {
+    let mut pages = Pages::begin(lent, window).await?;
+    let (mut found, mut slots) = (Vec::new(), Vec::new());
+    let miss = loop {
+        match pages.next(namespace, window).await? {
+            Next::Page { position, slot, checksum, tier, .. } => {
+                slots.push(SlotPage { slot, plan: plans[position as usize].clone() });
+                found.push((checksum, tier));
+            }
+            Next::Miss(cause) => break Some(cause),
+            Next::End => break None,
+        }
+    };
+    // Of a page that did not come whole nothing is copied.
+    let whole = window.moved.positions(window.moved.whole_pages(found.len()));
+    found.truncate(whole);
+    slots.truncate(whole);
+    let leased = Leased::new(found, pages.lease_end, ReadGrant::of(&mut pages.lent));
+    Ok(Leasing { slots, leased, miss }) // its connection is free for the next window
 }
