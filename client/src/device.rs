@@ -3,6 +3,7 @@
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::framed::StagedUse;
 use crate::local::Lent;
 use turnkv_transfer::device::{Device, DeviceError, DeviceErrorKind, Flight, Landed, Mark, Stream};
 
@@ -54,38 +55,65 @@ fn late() -> Error {
     Error::new(ErrorKind::Device, "the device was not done by the deadline")
 }
 
-/// Copies into granted slots, and the connection whose write lease is on these. However this ends, the lease ends only when
-/// nobody writes to the slots any more; if nobody can say whether the device still does, it never ends before this process.
-#[derive(Debug)]
-pub(crate) struct Filling {
-    parts: Option<(Flight, Lent)>,
+/// What a device fills, for somebody who may leave before it has.
+pub(crate) trait Filled: Send + 'static {
+    /// Nobody can say whether the device still writes to it, or will.
+    fn lose(&mut self);
 }
 
-impl Filling {
-    pub(crate) fn new(flight: Flight, lent: Lent) -> Filling {
-        Filling { parts: Some((flight, lent)) }
+/// The connection whose write lease is on granted slots.
+impl Filled for Lent {
+    fn lose(&mut self) {
+        self.leave_writing(); // the server's quarantine has it
+    }
+}
+
+/// Memory that is lent to a server.
+impl Filled for StagedUse {
+    fn lose(&mut self) {
+        std::mem::forget(self.clone());
+    }
+}
+
+/// Copies under way, and what they fill. However this ends, that ends only when nobody writes to it any more; if nobody can say whether
+/// the device still does, it never ends before this process.
+#[derive(Debug)]
+pub(crate) struct Filling<F: Filled> {
+    parts: Option<(Flight, F)>,
+}
+
+impl<F: Filled> Filling<F> {
+    pub(crate) fn new(flight: Flight, filled: F) -> Filling<F> {
+        Filling { parts: Some((flight, filled)) }
     }
 
-    /// Waits until the slots are filled. An error comes when nothing is read any more.
-    pub(crate) async fn landed(mut self, deadline: Deadline) -> Result<(Lent, Landed)> {
+    /// Waits until it is filled. An error comes when nothing is read any more.
+    pub(crate) async fn landed(mut self, deadline: Deadline) -> Result<(F, Landed)> {
         let Some((flight, _)) = &self.parts else { return Err(Error::invalid("nothing is under way")) };
         let landed = landed(deadline, flight).await?;
         match self.parts.take() {
-            Some((_, lent)) => Ok((lent, landed)),
+            Some((_, filled)) => Ok((filled, landed)),
             None => Err(Error::invalid("nothing is under way")),
         }
     }
 }
 
-impl Drop for Filling {
+impl<F: Filled> Drop for Filling<F> {
     fn drop(&mut self) {
-        let Some((flight, mut lent)) = self.parts.take() else { return };
+        let Some((flight, mut filled)) = self.parts.take() else { return };
         flight.cancel();
         flight.abandon(Box::new(move |safe| {
             if !safe {
-                lent.leave_writing(); // the server's quarantine has it
+                filled.lose();
             }
-            drop(lent);
+            drop(filled);
         }));
     }
+}
+
+/// Pages that travel in gRPC's messages are made by a CPU.
+pub(crate) fn no_frames() -> Error {
+    Error::invalid(
+        "device memory needs a server that speaks frames: connect by its Unix socket on this host, or by a tcp:// or tls:// address of another one with data_plane auto or framed; or copy through host memory",
+    )
 }

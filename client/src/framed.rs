@@ -8,7 +8,7 @@
 //!
 //! Lent memory is the plane's own, never the caller's: a call may be dropped at any moment, and a server that has not heard
 //! of it may still read or write what it was told of. Bytes are copied between the caller's memory and it, and their
-//! checksums taken and compared in the same pass.
+//! checksums taken and compared in the same pass: by a CPU, or by the device that the caller's memory is on.
 
 mod memory;
 mod nics;
@@ -19,7 +19,7 @@ mod rails;
 mod staging;
 
 pub(crate) use plane::FramedPlane;
-pub(crate) use staging::Staged;
+pub(crate) use staging::{Staged, StagedUse};
 
 #[cfg(test)]
 mod tests;

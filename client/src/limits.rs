@@ -69,6 +69,10 @@ pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The same of an offload from a device. A window's pages are committed before the next one begins, and a
 /// device idles in between: the time of some round trips, which larger windows make a small part.
 pub const DEVICE_WINDOW_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of pages that a device puts into memory for a network at a time: it fills one piece while the one before is read.
+pub const DEVICE_PIECE_BYTES_MAX: u64 = 16 << 20;
+/// How long a server compares the bytes that it sends with their checksums, after a page that it sent did not verify on a device.
+pub const SUSPICION: Duration = Duration::from_secs(60);
 /// Windows of one reload whose copies to a device may be under way before another is leased.
 pub const DEVICE_WINDOWS_AHEAD_MAX: usize = 4;
 /// How long pages that are to be copied in layers wait for those that are leased after them: then these are waiting for room, or for NVMe,

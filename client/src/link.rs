@@ -3,7 +3,7 @@
 
 use crate::backoff::{Attempts, Backoff};
 use crate::breaker::{Breaker, BreakerState, Outcome, Pass};
-use crate::config::{Address, ClientConfig, ConfigError, DataPlane};
+use crate::config::{Address, ClientConfig, ConfigError, DataPlane, Plane};
 use crate::deadline::Deadline;
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result, io_cause, nobody_there};
@@ -46,6 +46,17 @@ pub(crate) enum Way {
     Framed(Arc<FramedPlane>, Lent),
     /// In gRPC streams.
     Inline,
+}
+
+impl Way {
+    /// Its name.
+    pub(crate) fn plane(&self) -> Plane {
+        match self {
+            Way::Shm(_) => Plane::Shm,
+            Way::Framed(..) => Plane::Framed,
+            Way::Inline => Plane::Inline,
+        }
+    }
 }
 
 /// One admitted call: says to the breaker how it ended, also when its future is dropped.

@@ -6,7 +6,7 @@ use super::staging::{Staged, StagingRoom};
 use crate::config::FabricConfig;
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::limits::NO_FRAMES_PAUSE;
+use crate::limits::{NO_FRAMES_PAUSE, SUSPICION};
 use crate::local::{Lent, LocalPool, Place, Port, Server};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub(crate) struct FramedPlane {
     rails: Mutex<Option<Arc<Rails>>>,
     /// The server spoke something else; it is asked again after this moment.
     no_frames_until: Mutex<Option<Instant>>,
+    /// Its pages were not what they should be; it looks at them itself until this moment.
+    suspected_until: Mutex<Option<Instant>>,
 }
 
 /// What is known of the rails to a server, without asking anybody.
@@ -54,6 +56,7 @@ impl FramedPlane {
             staging: Arc::default(),
             rails: Mutex::default(),
             no_frames_until: Mutex::default(),
+            suspected_until: Mutex::default(),
         }
     }
 
@@ -72,6 +75,16 @@ impl FramedPlane {
         if let Some(rails) = &*self.rails.lock() {
             rails.doubt();
         }
+    }
+
+    /// A page did not verify, long after it was sent: the wire may have damaged it, or the pool's memory, which only the server can tell.
+    pub(crate) fn suspect(&self) {
+        *self.suspected_until.lock() = Some(Instant::now() + SUSPICION);
+    }
+
+    /// Whether the server is asked to look at its own bytes.
+    pub(crate) fn is_suspected(&self) -> bool {
+        self.suspected_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
     /// What is known of the rails.

@@ -47,7 +47,7 @@ struct Quarantine {
     bytes: usize,
     domains: Vec<u32>,
     /// None: it was at rest, where it takes none.
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// Memory that is lent for one call.
@@ -60,7 +60,17 @@ pub(crate) struct Staged {
     staging: Arc<StagingRoom>,
     /// The call was answered: the server does nothing with it any more.
     answered: bool,
-    room: Option<OwnedSemaphorePermit>,
+    room: Option<Arc<OwnedSemaphorePermit>>,
+    /// One owner, and one more for each [`StagedUse`].
+    users: Arc<()>,
+}
+
+/// Lent memory that something of this process writes to, beside the call. It is lent to no other call before all of these are gone.
+#[derive(Debug, Clone)]
+pub(crate) struct StagedUse {
+    _memory: Option<Arc<Memory>>,
+    _room: Option<Arc<OwnedSemaphorePermit>>,
+    _user: Arc<()>,
 }
 
 impl Default for StagingRoom {
@@ -99,7 +109,8 @@ impl StagingRoom {
             staging: Arc::clone(self),
             // Nobody was told of it yet.
             answered: true,
-            room: Some(room),
+            room: Some(Arc::new(room)),
+            users: Arc::default(),
         };
         staged.keys = keys(&memory, reaches, deadline).await?;
         staged.answered = false;
@@ -147,7 +158,7 @@ impl StagingRoom {
     }
 
     /// Keeps memory that nothing touches any more for later calls, in place of what is longest at rest; too much of it is taken back.
-    fn give_back(&self, memory: Arc<Memory>, room: Option<OwnedSemaphorePermit>) {
+    fn give_back(&self, memory: Arc<Memory>, room: Option<Arc<OwnedSemaphorePermit>>) {
         let mut state = self.state.lock();
         let domains: Vec<u32> = state.slow.iter().copied().collect();
         let bytes_max = state.rest_bytes_max(&memory);
@@ -167,13 +178,13 @@ impl StagingRoom {
     }
 
     /// Takes memory back from all that know it.
-    fn forget(&self, memory: &Memory, domains: Vec<u32>, room: Option<OwnedSemaphorePermit>) {
+    fn forget(&self, memory: &Memory, domains: Vec<u32>, room: Option<Arc<OwnedSemaphorePermit>>) {
         if !memory.take_back_all() {
             self.quarantine(memory, domains, room);
         }
     }
 
-    fn quarantine(&self, memory: &Memory, domains: Vec<u32>, room: Option<OwnedSemaphorePermit>) {
+    fn quarantine(&self, memory: &Memory, domains: Vec<u32>, room: Option<Arc<OwnedSemaphorePermit>>) {
         let (region, bytes) = (Arc::downgrade(memory.region()), memory.region().len());
         self.state.lock().quarantined.push(Quarantine { region, bytes, domains, _room: room });
     }
@@ -240,8 +251,20 @@ impl Staged {
     }
 
     /// The call that it was lent for was answered: the server does nothing with it any more.
-    pub(crate) fn answered(mut self) {
+    pub(crate) fn answered(self) {
+        drop(self.kept());
+    }
+
+    /// The same, and its bytes are of use still.
+    pub(crate) fn kept(mut self) -> Staged {
         self.answered = true;
+        self
+    }
+
+    /// Something of this process will write to it, and may go on when the call has ended.
+    pub(crate) fn begin_use(&self) -> StagedUse {
+        let (memory, room) = (self.memory.clone(), self.room.clone());
+        StagedUse { _memory: memory, _room: room, _user: Arc::clone(&self.users) }
     }
 }
 
@@ -253,8 +276,12 @@ impl Drop for Staged {
         if self.keys.is_empty() {
             return;
         }
-        if self.answered || memory.take_back(&self.keys) {
-            self.staging.give_back(memory, room);
+        let used = Arc::strong_count(&self.users) > 1;
+        if (self.answered && !used) || memory.take_back(&self.keys) {
+            // What is still written to goes, with its room, when that ends.
+            if !used {
+                self.staging.give_back(memory, room);
+            }
         } else {
             let domains = self.keys.iter().map(|(number, _)| *number).collect();
             self.staging.quarantine(&memory, domains, room);

@@ -1,24 +1,30 @@
 //! Offloads from GPU memory. Owns: waiting for the engine's work, filling slots by the device. Must not know:
 //! windows, how pages are copied.
 
+use super::framed::Stage;
 use super::shm::{Fill, Grants};
 use super::{Done, OffloadOptions, OffloadReport, OffloadWindow, Sources};
 use crate::config::Plane;
-use crate::device::{Filling, Marked, bound, mark};
-use crate::error::{Error, Result};
-use crate::limits::DEVICE_WINDOW_BYTES_MAX;
+use crate::deadline::Deadline;
+use crate::device::{Filling, Marked, bound, mark, no_frames};
+use crate::error::Result;
+use crate::framed::Staged;
+use crate::limits::{DEVICE_PIECE_BYTES_MAX, DEVICE_WINDOW_BYTES_MAX};
+use crate::link::Way;
 use crate::local::Lent;
 use crate::namespace::Namespace;
 use std::future::Future;
 use std::ops::Range;
 use turnkv_proto::BlockHash;
+use turnkv_transfer::Slot;
 use turnkv_transfer::device::{Device, DevicePlan, Mark, SlotPage, Stream};
 
 impl Namespace {
     /// Offloads pages from device memory, in prefix order. What the engine's stream `after` was given before
     /// this call is done before any of it is read; nobody's thread waits for that. The pages' memory must
     /// stay as it is until the returned future ends, or its copies have ended after it was dropped: plans
-    /// with an owner keep that for as long. Needs the shm data plane.
+    /// with an owner keep that for as long. Pages go into shared memory with a pool on this host, and over data rails, through host
+    /// memory that the device fills, to one on another host.
     pub fn offload_device<'a>(
         &'a self,
         device: &'a Device,
@@ -41,12 +47,7 @@ impl Namespace {
 
     /// Waits, in this future, for what the engine had to do before: slots are granted only when they can be
     /// filled, and no other offload waits behind this one.
-    async fn engine_done(
-        &self,
-        device: &Device,
-        marked: Marked,
-        deadline: crate::deadline::Deadline,
-    ) -> Result<Option<Mark>> {
+    async fn engine_done(&self, device: &Device, marked: Marked, deadline: Deadline) -> Result<Option<Mark>> {
         let Some(mark) = marked.transpose()? else { return Ok(None) };
         if !mark.passed()? {
             bound(deadline, device.passed(&mark)?.landed()).await?;
@@ -71,12 +72,15 @@ impl Sources for DevicePages<'_> {
         window: &OffloadWindow,
         positions: Range<usize>,
     ) -> Result<Done> {
-        let Some(lent) = namespace.link.lend_shm(window.deadline).await? else {
-            return Err(only_shm());
-        };
         let pages =
             DevicePages { device: self.device, pages: &self.pages[positions], after: self.after.clone() };
-        Ok(namespace.offload_shm(lent, window, pages).await?.over(Plane::Shm))
+        match namespace.link.way(window.deadline).await? {
+            Way::Shm(lent) => Ok(namespace.offload_shm(lent, window, pages).await?.over(Plane::Shm)),
+            Way::Framed(plane, lent) => {
+                Ok(namespace.offload_framed(&plane, lent, window, &pages).await?.over(Plane::Framed))
+            }
+            Way::Inline => Err(no_frames()),
+        }
     }
 }
 
@@ -93,9 +97,20 @@ impl Fill for DevicePages<'_> {
     }
 }
 
-/// The other data plane moves bytes that a CPU can see.
-pub(crate) fn only_shm() -> Error {
-    Error::invalid(
-        "device memory needs the shm data plane: connect to a server on this host by its Unix socket, or copy through host memory",
-    )
+impl Stage for DevicePages<'_> {
+    const PIECE_BYTES_MAX: u64 = DEVICE_PIECE_BYTES_MAX;
+
+    async fn stage(
+        &self,
+        first: usize,
+        slots: Vec<Slot>,
+        memory: &Staged,
+        deadline: Deadline,
+    ) -> Result<Vec<u64>> {
+        let pages = slots.into_iter().zip(&self.pages[first..]);
+        let pages = pages.map(|(slot, plan)| SlotPage { slot, plan: plan.clone() }).collect();
+        let flight = self.device.fill(pages, self.after.clone())?;
+        let (_, landed) = Filling::new(flight, memory.begin_use()).landed(deadline).await?;
+        Ok(landed.checksums)
+    }
 }

@@ -6,15 +6,18 @@
 //! copy 0 --ask 0--> copy 1 (while the server reads 0) --answer 0, ask 1--> copy 2 (over 0) --answer 1, ask 2--> ...
 //! ```
 
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::framed::{FramedPlane, Staged};
-use crate::limits::{ASK_FIRST_BYTES_MIN, FRAMED_PIECE_BYTES_MAX, YIELD_BYTES};
+use crate::limits::{ASK_FIRST_BYTES_MIN, FRAMED_PIECE_BYTES_MAX, WINDOW_BYTES_MAX, YIELD_BYTES};
 use crate::local::Lent;
 use crate::namespace::Namespace;
 use crate::offload::{Decline, Done, Granted, NotDurable, OffloadWindow, pages_within};
 use crate::pages::PageSource;
+use std::future::Future;
 use std::ops::Range;
 use turnkv_proto::wire::{self, Verb};
+use turnkv_transfer::Slot;
 
 /// What the server is asked to take at a time: the pages of one call, and where they are lent.
 struct Piece {
@@ -22,10 +25,50 @@ struct Piece {
     request: wire::RemoteOffloadRequest,
 }
 
+/// Where pages come from that go through lent memory.
+pub(crate) trait Stage: Sync {
+    /// Bytes of pages that are put there, and sent, at a time.
+    const PIECE_BYTES_MAX: u64;
+
+    /// Fills these parts of lent memory with the positions from `first` on; gives their checksums, in order. However this ends, the memory
+    /// is lent to no other call while anything writes to it.
+    fn stage(
+        &self,
+        first: usize,
+        slots: Vec<Slot>,
+        memory: &Staged,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<Vec<u64>>> + Send;
+}
+
+impl Stage for [PageSource<'_>] {
+    const PIECE_BYTES_MAX: u64 = FRAMED_PIECE_BYTES_MAX;
+
+    async fn stage(
+        &self,
+        first: usize,
+        slots: Vec<Slot>,
+        _memory: &Staged,
+        deadline: Deadline,
+    ) -> Result<Vec<u64>> {
+        let (mut checksums, mut copied) = (Vec::with_capacity(slots.len()), 0);
+        for (source, slot) in self[first..].iter().zip(&slots) {
+            checksums.push(source.fill(slot)?);
+            copied += slot.len();
+            if copied >= YIELD_BYTES {
+                copied = 0;
+                tokio::task::yield_now().await;
+                deadline.check()?;
+            }
+        }
+        Ok(checksums)
+    }
+}
+
 /// What is to become pieces: the pages of a window behind those that the server has.
-struct Wanted<'a, 'p> {
+struct Wanted<'a, S: Stage + ?Sized> {
     window: &'a OffloadWindow,
-    sources: &'a [PageSource<'p>],
+    sources: &'a S,
     /// Pages that the server has already.
     present: usize,
     /// Pages of a piece.
@@ -38,15 +81,15 @@ impl Namespace {
     /// Pages go in pieces. While the server reads one the next is copied: its bytes are still in a cache when they are sent.
     ///
     /// Dropping this future at any moment takes the lent memory back; the server then gives its slots back.
-    pub(crate) async fn offload_framed(
+    pub(crate) async fn offload_framed<S: Stage + ?Sized>(
         &self,
         plane: &FramedPlane,
         mut lent: Lent,
         window: &OffloadWindow,
-        sources: &[PageSource<'_>],
+        sources: &S,
     ) -> Result<Done> {
-        let present = self.leading_present(&mut lent, window, sources.len()).await?;
-        let (step, rest) = (self.pages_at_a_time(window), window.pages - present);
+        let present = self.leading_present(&mut lent, window).await?;
+        let (step, rest) = (self.pages_at_a_time::<S>(window), window.pages - present);
         // Two pieces: one that is read, one that is filled.
         let positions = window.moved.positions(rest.min(2 * step));
         let staged = if positions == 0 {
@@ -65,11 +108,11 @@ impl Namespace {
     }
 
     /// Asks for piece after piece. What failed after some were kept is asked for again by whoever asked for the window.
-    async fn offload_pieces(
+    async fn offload_pieces<S: Stage + ?Sized>(
         &self,
         plane: &FramedPlane,
         lent: &mut Lent,
-        wanted: &Wanted<'_, '_>,
+        wanted: &Wanted<'_, S>,
     ) -> Result<Done> {
         let pages = wanted.window.pages;
         let piece_from = |start: usize| start..pages.min(start.max(wanted.present) + wanted.step);
@@ -101,24 +144,16 @@ impl Namespace {
         Ok(done)
     }
 
-    /// Pages that are copied and sent at a time. A durable window is flushed once, so it is one piece.
-    fn pages_at_a_time(&self, window: &OffloadWindow) -> usize {
-        if window.durable {
-            window.pages
-        } else {
-            pages_within(FRAMED_PIECE_BYTES_MAX, self.shard_bytes(), window.moved)
-        }
+    /// Pages that are copied and sent at a time. Durable pieces are large: each is flushed.
+    fn pages_at_a_time<S: Stage + ?Sized>(&self, window: &OffloadWindow) -> usize {
+        let bytes_max = if window.durable { WINDOW_BYTES_MAX } else { S::PIECE_BYTES_MAX };
+        pages_within(bytes_max, self.shard_bytes(), window.moved)
     }
 
     /// Leading pages of a large window that the server has already: asked first, because bytes that it does not want need not be
     /// copied.
-    async fn leading_present(
-        &self,
-        lent: &mut Lent,
-        window: &OffloadWindow,
-        positions: usize,
-    ) -> Result<usize> {
-        if positions * self.page_bytes() < ASK_FIRST_BYTES_MIN {
+    async fn leading_present(&self, lent: &mut Lent, window: &OffloadWindow) -> Result<usize> {
+        if window.moved.positions(window.pages) * self.page_bytes() < ASK_FIRST_BYTES_MIN {
             return Ok(0);
         }
         let request = wire::LookupRequest {
@@ -131,8 +166,13 @@ impl Namespace {
         Ok((reply.present as usize).min(window.pages))
     }
 
-    /// Copies the pages of a piece that the server has not into lent memory, beside those of the piece before, and names them there.
-    async fn fill_piece(&self, lent: &Lent, wanted: &Wanted<'_, '_>, pages: Range<usize>) -> Result<Piece> {
+    /// Puts the pages of a piece that the server has not into lent memory, beside those of the piece before, and names them there.
+    async fn fill_piece<S: Stage + ?Sized>(
+        &self,
+        lent: &Lent,
+        wanted: &Wanted<'_, S>,
+        pages: Range<usize>,
+    ) -> Result<Piece> {
         let (moved, page_bytes) = (wanted.window.moved, self.page_bytes());
         let window = wanted.window.part(pages.clone());
         let begin = wire::BeginOffloadRequest { client: lent.client(), ..window.begin.clone() };
@@ -141,25 +181,18 @@ impl Namespace {
         request.regions.push(staged.region());
         let from = pages.start.max(wanted.present);
         let (skipped, first) = (moved.positions(from - pages.start), moved.positions(from));
-        let sources = &wanted.sources[first..moved.positions(pages.end)];
         let half = (from - wanted.present) / wanted.step % 2 * moved.positions(wanted.step);
-        let mut copied = 0;
-        for (number, source) in sources.iter().enumerate() {
-            let offset = (half + number) * page_bytes;
-            let checksum = source.fill(&staged.slot(offset, page_bytes)?)?;
-            let position = (skipped + number) as u32;
-            request.pages.push(wire::RemotePage {
-                position,
-                checksum,
-                spans: vec![span(offset, page_bytes)],
-            });
-            copied += page_bytes;
-            if copied >= YIELD_BYTES {
-                copied = 0;
-                tokio::task::yield_now().await;
-                window.deadline.check()?;
-            }
-        }
+        let offsets = (half..).take(moved.positions(pages.end) - first).map(|number| number * page_bytes);
+        let offsets: Vec<usize> = offsets.collect();
+        let slots: Result<Vec<Slot>> =
+            offsets.iter().map(|offset| staged.slot(*offset, page_bytes)).collect();
+        let checksums = wanted.sources.stage(first, slots?, staged, window.deadline).await?;
+        let page = |(number, (offset, checksum)): (usize, (usize, u64))| wire::RemotePage {
+            position: (skipped + number) as u32,
+            checksum,
+            spans: vec![span(offset, page_bytes)],
+        };
+        request.pages = offsets.into_iter().zip(checksums).enumerate().map(page).collect();
         Ok(Piece { window, request })
     }
 }

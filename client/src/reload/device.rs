@@ -3,22 +3,25 @@
 
 mod leg;
 
-use self::leg::{Checking, Leased, Leg};
+use self::leg::{Checking, Leased, LeasedMemory, Leg};
 use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, ReloadWindow, Targets};
-use crate::config::Plane;
 use crate::deadline::Deadline;
-use crate::device::{DeviceOrder, bound, mark};
+use crate::device::{DeviceOrder, bound, mark, no_frames};
 use crate::error::{Error, Result};
+use crate::framed::FramedPlane;
 use crate::limits::{DEVICE_LAYERS_TOGETHER_MAX, DEVICE_WINDOWS_AHEAD_MAX};
+use crate::link::Way;
 use crate::local::{Lent, ReadGrant};
 use crate::namespace::Namespace;
-use crate::offload::device::only_shm;
+use crate::reload::framed::Incoming;
 use crate::reload::shm::{Next, Pages};
+use crate::reload::tier;
 use futures_util::future::{Either, select};
 use std::convert::Infallible;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::pin;
+use std::sync::Arc;
 use tokio::time::sleep;
 use turnkv_proto::BlockHash;
 use turnkv_proto::wire::TierKind;
@@ -32,7 +35,8 @@ impl Namespace {
     /// by the deadline, after it. Dropped before it is ready, it writes no more than what had begun: the
     /// pages' memory must not be used for anything else before that has ended, which the owners of their
     /// plans see. Where there are more pages than this engine may lease at once, it is not ready before the
-    /// first of them have landed. Needs the shm data plane.
+    /// first of them have landed. Pages come out of shared memory of a pool on this host, and over data rails,
+    /// through host memory, from one on another host.
     pub fn reload_device<'a>(
         &'a self,
         device: &'a Device,
@@ -166,9 +170,9 @@ impl Targets for Landing<'_> {
         range: Range<usize>,
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let Some(lent) = namespace.link.lend_shm(window.deadline).await? else { return Err(only_shm()) };
-        report.plane = Some(Plane::Shm);
-        let Leasing { slots, leased, miss } = self.lease(namespace, lent, window, range).await?;
+        let way = namespace.link.way(window.deadline).await?;
+        report.plane = Some(way.plane());
+        let Leasing { slots, leased, miss } = self.lease(namespace, way, window, range).await?;
         let tiers: Vec<TierKind> = leased.tiers().collect();
         if !slots.is_empty() {
             self.leased.push((slots, leased));
@@ -197,12 +201,19 @@ impl Landing<'_> {
     async fn lease(
         &mut self,
         namespace: &Namespace,
-        lent: Lent,
+        way: Way,
         window: &ReloadWindow,
         range: Range<usize>,
     ) -> Result<Leasing> {
         let pages = self.pages;
-        let mut leasing = pin!(lease(namespace, lent, window, &pages[range]));
+        let leasing = async {
+            match way {
+                Way::Shm(lent) => lease(namespace, lent, window, &pages[range]).await,
+                Way::Framed(plane, lent) => bring(namespace, plane, lent, window, &pages[range]).await,
+                Way::Inline => Err(no_frames()),
+            }
+        };
+        let mut leasing = pin!(leasing);
         if self.layers > 1 && !self.leased.is_empty() {
             match select(&mut leasing, pin!(sleep(DEVICE_LAYERS_TOGETHER_MAX))).await {
                 Either::Left((leased, _)) => return leased,
@@ -265,10 +276,58 @@ async fn lease(
             Next::End => break None,
         }
     };
-    // Of a page that did not come whole nothing is copied.
-    let whole = window.moved.positions(window.moved.whole_pages(found.len()));
-    found.truncate(whole);
-    slots.truncate(whole);
-    let leased = Leased::new(found, pages.lease_end, ReadGrant::of(&mut pages.lent));
-    Ok(Leasing { slots, leased, miss }) // its connection is free for the next window
+    let memory = LeasedMemory::Slots { end: pages.lease_end, grant: ReadGrant::of(&mut pages.lent) };
+    Ok(Leasing::of_whole(window, slots, found, memory, miss)) // its connection is free for the next window
+}
+
+/// Asks a server on another host for a window's pages, and takes in what it wrote of them into lent memory.
+async fn bring(
+    namespace: &Namespace,
+    plane: Arc<FramedPlane>,
+    mut lent: Lent,
+    window: &ReloadWindow,
+    plans: &[DevicePlan],
+) -> Result<Leasing> {
+    let page_bytes = namespace.page_bytes();
+    let staged = plane.stage(&mut lent, window.positions() * page_bytes, window.deadline).await?;
+    let (mut found, mut slots, mut miss) = (Vec::new(), Vec::new(), None);
+    let came = async {
+        let mut incoming = Incoming::ask(namespace, &mut lent, &staged, window, plane.is_suspected())?;
+        while let Some((position, page)) = incoming.next().await? {
+            match page {
+                Ok(page) => {
+                    let slot = staged.slot(position * page_bytes, page_bytes)?;
+                    slots.push(SlotPage { slot, plan: plans[position].clone() });
+                    found.push((page.checksum, tier(page.tier)));
+                }
+                Err(cause) => {
+                    miss = Some(cause);
+                    incoming.drain().await?;
+                }
+            }
+        }
+        Ok(())
+    };
+    if let Err(error) = came.await {
+        plane.doubt();
+        return Err(error);
+    }
+    let memory = LeasedMemory::Staged { _staged: staged.kept(), plane };
+    Ok(Leasing::of_whole(window, slots, found, memory, miss))
+}
+
+impl Leasing {
+    /// Of a page that did not come whole nothing is copied.
+    fn of_whole(
+        window: &ReloadWindow,
+        mut slots: Vec<SlotPage>,
+        mut found: Vec<(u64, TierKind)>,
+        memory: LeasedMemory,
+        miss: Option<MissCause>,
+    ) -> Leasing {
+        let whole = window.moved.positions(window.moved.whole_pages(found.len()));
+        found.truncate(whole);
+        slots.truncate(whole);
+        Leasing { slots, leased: Leased::new(found, memory), miss }
+    }
 }

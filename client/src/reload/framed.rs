@@ -10,6 +10,7 @@ use crate::namespace::Namespace;
 use crate::offload::framed::span;
 use crate::pages::PageTarget;
 use crate::reload::{Arrivals, MissCause, ReloadReport, ReloadWindow, tier};
+use std::collections::VecDeque;
 use turnkv_proto::wire::{self, Verb};
 
 /// How far a window came.
@@ -76,6 +77,55 @@ impl Namespace {
         verify: bool,
     ) -> Result<Came> {
         let page_bytes = self.page_bytes();
+        let mut incoming = Incoming::ask(self, lent, staged, window, verify)?;
+        let (mut copied, mut arrivals) = (0, Arrivals::new(window.moved));
+        while let Some((position, page)) = incoming.next().await? {
+            let page = match page {
+                Ok(page) => page,
+                Err(cause) => {
+                    report.miss = Some(cause);
+                    incoming.drain().await?;
+                    return Ok(Came::Through);
+                }
+            };
+            let slot = staged.slot(position * page_bytes, page_bytes)?;
+            let found = targets[position].drain(&slot.page());
+            if self.link.config.verify && found != page.checksum {
+                tracing::debug!(namespace = %self.id(), position, "a page was damaged on its way");
+                incoming.drain().await?;
+                return Ok(Came::Damaged);
+            }
+            arrivals.count(tier(page.tier), report);
+            copied += page_bytes;
+            if copied >= YIELD_BYTES {
+                copied = 0;
+                tokio::task::yield_now().await;
+                window.deadline.check()?;
+            }
+        }
+        Ok(Came::Through)
+    }
+}
+
+/// The stream that answers one call: each page in lent memory, in order.
+pub(crate) struct Incoming<'a> {
+    lent: &'a mut Lent,
+    window: &'a ReloadWindow,
+    waiting: VecDeque<wire::ReloadedPage>,
+    next: usize,
+    more: bool,
+}
+
+impl<'a> Incoming<'a> {
+    /// Asks for a window's pages, one behind the other in lent memory. The server looks at its own bytes where it is to `verify` them.
+    pub(crate) fn ask(
+        namespace: &Namespace,
+        lent: &'a mut Lent,
+        staged: &Staged,
+        window: &'a ReloadWindow,
+        verify: bool,
+    ) -> Result<Incoming<'a>> {
+        let page_bytes = namespace.page_bytes();
         let page = |position: usize| wire::RemotePage {
             position: position as u32,
             checksum: 0,
@@ -88,43 +138,33 @@ impl Namespace {
             verify,
         };
         lent.request(Verb::RemoteReload, &request, window.deadline)?;
-        let (mut next, mut copied, mut arrivals) = (0, 0, Arrivals::new(window.moved));
-        let (mut came, mut ended) = (Came::Through, false);
-        loop {
-            let (reply, more) = lent.reply::<wire::BeginReloadReply>(window.deadline).await?;
-            for page in reply.pages {
-                if page.index as usize != next || next >= window.positions() {
-                    lent.close();
-                    return Err(Error::protocol(format!("page {} where page {next} was due", page.index)));
-                }
-                next += 1;
-                // What comes behind a miss, or a damaged page, is of no use; the answer is read to its end.
-                if ended {
-                    continue;
-                }
-                if let Some(cause) = MissCause::read(page.miss)? {
-                    (report.miss, ended) = (Some(cause), true);
-                    continue;
-                }
-                let position = next - 1;
-                let slot = staged.slot(position * page_bytes, page_bytes)?;
-                let found = targets[position].drain(&slot.page());
-                if self.link.config.verify && found != page.checksum {
-                    tracing::debug!(namespace = %self.id(), position, "a page was damaged on its way");
-                    (came, ended) = (Came::Damaged, true);
-                    continue;
-                }
-                arrivals.count(tier(page.tier), report);
-                copied += page_bytes;
-                if copied >= YIELD_BYTES {
-                    copied = 0;
-                    tokio::task::yield_now().await;
-                    window.deadline.check()?;
-                }
-            }
-            if !more {
-                return Ok(came);
-            }
+        Ok(Incoming { lent, window, waiting: VecDeque::new(), next: 0, more: true })
+    }
+
+    /// The next page and its position in the window, or why it is not there; none: that was all.
+    pub(crate) async fn next(
+        &mut self,
+    ) -> Result<Option<(usize, std::result::Result<wire::ReloadedPage, MissCause>)>> {
+        while self.waiting.is_empty() && self.more {
+            let (reply, more) = self.lent.reply::<wire::BeginReloadReply>(self.window.deadline).await?;
+            self.more = more;
+            self.waiting.extend(reply.pages);
         }
+        let Some(page) = self.waiting.pop_front() else { return Ok(None) };
+        let position = self.next;
+        if page.index as usize != position || position >= self.window.positions() {
+            self.lent.close();
+            let text = format!("page {} where page {position} was due", page.index);
+            return Err(Error::protocol(text));
+        }
+        self.next += 1;
+        let miss = MissCause::read(page.miss)?;
+        Ok(Some((position, miss.map_or(Ok(page), Err))))
+    }
+
+    /// Reads the answer to its end. What comes behind a miss, or a damaged page, is of no use.
+    pub(crate) async fn drain(&mut self) -> Result<()> {
+        while self.next().await?.is_some() {}
+        Ok(())
     }
 }

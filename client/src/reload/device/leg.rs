@@ -1,8 +1,11 @@
-//! Copies into GPU memory under way, and the leases of the slots that they read. Owns: which pages are what they should be, that a lease
-//! ends with the last read of its slots and no later. Must not know: who leases, what is copied together.
+//! Copies into GPU memory under way, and the memory that they read: leased slots, or what a server wrote for them. Owns: which pages are
+//! what they should be, that this memory is given back with its last read and no later. Must not know: who asks for pages, what is copied
+//! together.
 
+use crate::framed::{FramedPlane, Staged};
 use crate::local::ReadGrant;
 use crate::reload::{Arrivals, MissCause, ReloadReport};
+use std::sync::Arc;
 use std::time::Instant;
 use turnkv_proto::wire::TierKind;
 use turnkv_proto::{NamespaceId, Shards};
@@ -17,14 +20,21 @@ pub(super) struct Checking {
     pub(super) verify: bool,
 }
 
-/// Whole pages of one lease.
+/// Whole pages in memory that was had for them together.
 #[derive(Debug)]
 pub(super) struct Leased {
     /// Of each shard, what it must add up to, and where it was found.
     shards: Vec<(u64, TierKind)>,
-    /// What is read at or after this moment may be other pages' bytes.
-    end: Instant,
-    grant: ReadGrant,
+    memory: LeasedMemory,
+}
+
+/// Where they are.
+#[derive(Debug)]
+pub(super) enum LeasedMemory {
+    /// In the pool's slots. What is read at or after `end` may be other pages' bytes.
+    Slots { grant: ReadGrant, end: Instant },
+    /// In memory that was lent to a server, which is done with it.
+    Staged { _staged: Staged, plane: Arc<FramedPlane> },
 }
 
 /// Copies under way.
@@ -38,8 +48,24 @@ pub(super) struct Leg {
 }
 
 impl Leased {
-    pub(super) fn new(shards: Vec<(u64, TierKind)>, end: Instant, grant: ReadGrant) -> Leased {
-        Leased { shards, end, grant }
+    pub(super) fn new(shards: Vec<(u64, TierKind)>, memory: LeasedMemory) -> Leased {
+        Leased { shards, memory }
+    }
+
+    /// Whether what was read until then may be other pages' bytes.
+    fn ended(&self, at: Instant) -> bool {
+        match &self.memory {
+            LeasedMemory::Slots { end, .. } => at >= *end,
+            LeasedMemory::Staged { .. } => false,
+        }
+    }
+
+    /// A shard did not verify.
+    fn report_corrupt(&self, number: usize) {
+        match &self.memory {
+            LeasedMemory::Slots { grant, .. } => grant.report_corrupt(number as u32),
+            LeasedMemory::Staged { plane, .. } => plane.suspect(),
+        }
     }
 
     /// Where its shards were found.
@@ -57,7 +83,7 @@ impl Leg {
         &self.flight
     }
 
-    /// Waits until its copies are done, ends its leases, and says what came of it: leading pages that are right, and why no more are. A
+    /// Waits until its copies are done, gives its memory back, and says what came of it: leading pages that are right, and why no more are. A
     /// page that does not verify is a miss, and the pool is told; so is a page whose lease ended first.
     pub(super) async fn landed(&mut self, checking: &Checking) -> Result<ReloadReport, DeviceError> {
         if let Some(part) = &self.part {
@@ -77,14 +103,14 @@ impl Leg {
         let (mut position, mut arrivals) = (0, Arrivals::new(checking.moved));
         for leased in &self.leased {
             for (number, (checksum, tier)) in leased.shards.iter().enumerate() {
-                if landed.at >= leased.end {
+                if leased.ended(landed.at) {
                     part.miss = Some(MissCause::LeaseExpired);
                     return;
                 }
                 if checksums.is_some_and(|sums| sums.get(position) != Some(checksum)) {
                     let Checking { namespace, .. } = checking;
                     tracing::warn!(%namespace, position, "a page does not verify on the device: it is a miss");
-                    leased.grant.report_corrupt(number as u32);
+                    leased.report_corrupt(number);
                     part.miss = Some(MissCause::Checksum);
                     return;
                 }
