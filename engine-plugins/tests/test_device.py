@@ -9,6 +9,7 @@ import array
 import ctypes
 import gc
 import os
+import socket
 import time
 import weakref
 from collections.abc import Callable
@@ -258,3 +259,33 @@ def test_gpu_page_pool(server: Server, device: turnkv.Device) -> None:
         turnkv.GpuPagePool(device, PAGE, 0)
     with pytest.raises(turnkv.Error, match="device memory are wanted"):
         turnkv.GpuPagePool(device, 1 << 30, 1 << 10)
+
+
+def test_a_pool_of_another_host(make_server: Callable[..., Server], device: turnkv.Device) -> None:
+    """Over TCP: the pool's memory is not this process's, and pages go through memory that is lent to the server."""
+    server = make_server()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    server.kill()
+    server.config.write_text(f'tcp = "{address}"\n{server.config.read_text()}')
+    server.start()
+    far, near = turnkv.Pool(f"tcp://{address}"), server.pool()
+    tokens, count = 41 * SIZE, 41
+    hashes, stack = chain(count, seed=7000), stack_of(tokens)
+
+    def to(memory: torch.Tensor, layers: int = 0) -> turnkv.OnDevice:
+        return turnkv.OnDevice(device, turnkv.Strided(views(memory), tokens), layers=layers, keep=memory)
+
+    report = far.open_namespace("far", **SHAPE).offload(hashes, to(stack))
+    assert (report.stored, report.declined, report.plane) == (count, 0, "framed")
+    for pool, plane in ((far, "framed"), (near, "shm")):
+        pages = pool.open_namespace("far", **SHAPE)
+        for layers in (0, LAYERS):
+            back = stack_of(tokens, fill=False)
+            came = pages.reload(hashes, to(back, layers=layers)).result()
+            assert (came.pages, came.miss, came.plane) == (count, None, plane)
+            assert torch.equal(back, stack)
+    inline = turnkv.Pool(f"http://{address}").open_namespace("far", **SHAPE)
+    with pytest.raises(ValueError, match="speaks frames"):
+        inline.reload(hashes, to(stack))

@@ -157,7 +157,8 @@ def test_more_than_may_be_leased_at_once(small_pool: Any, kind: str, monkeypatch
         assert all((cache == stored[name]).all() for name, cache in memory.layers.items())
         memory.wipe()
         if number == 0:
-            assert len(short) == 1
+            # What a device has copied makes room at once.
+            assert len(short) == (1 if kind == "cpu" else 0)
             short.clear()
             assert read_bytes(small_pool) - before <= 1.1 * REQUESTS * PAGES * PAGE_BYTES, "no page is read again and again"
         else:
