@@ -293,7 +293,7 @@ async fn what_cannot_work_is_said_at_once() -> Result<()> {
     let inline = User::connect(&server.address(), DataPlane::Inline, PAGE).await?;
     let offload = OffloadOptions::default();
     let refused = inline.namespace.offload_device(&gpu.device, &offload, &hashes, &pages, None).await;
-    ensure!(refused.is_err_and(|error| error.kind == ErrorKind::Invalid && error.message.contains("shm")));
+    ensure!(refused.is_err_and(|error| error.kind == ErrorKind::Invalid && error.message.contains("frames")));
     let few = user.namespace.offload_device(&gpu.device, &offload, &hashes, &pages[..2], None).await;
     ensure!(few.is_err_and(|error| error.kind == ErrorKind::Invalid));
     let device = DeviceOptions { staging_bytes: 1 << 10, ..DeviceOptions::default() };

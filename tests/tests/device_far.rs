@@ -103,7 +103,10 @@ async fn both_ways_are_the_bytes_of_the_cpu_forms() -> Result<()> {
                 user.client.evict(None, Some(TierKind::Dram)).await?;
             }
             let report = reload(&user, &gpu, 120, &theirs, layers).await?;
-            ensure!((report.pages, report.miss) == (120, None), "{report:?}");
+            ensure!(
+                (report.pages, report.miss, report.plane) == (120, None, Some(Plane::Framed)),
+                "{report:?}"
+            );
             ensure!(report.from_nvme == if number == 1 { 120 } else { 0 }, "{report:?}");
             holds(&gpu, PAGE as usize, 120, &theirs).await?;
         }

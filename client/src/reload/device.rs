@@ -113,7 +113,7 @@ impl DeviceReload {
     /// first. Waits for as long as it takes, because the pages' memory cannot be used otherwise; the device's
     /// `stuck_after` bounds that.
     pub async fn finished(mut self) -> Result<ReloadReport> {
-        let mut report = ReloadReport::default();
+        let mut report = ReloadReport { plane: self.begun.plane, ..ReloadReport::default() };
         let result = self.collect(&mut report).await;
         let total = self.begun.pages;
         if result.is_ok() && report.miss.is_none() {
