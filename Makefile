@@ -48,6 +48,8 @@ test: test-core test-fabric test-python test-deploy test-engines
 
 # Two halves beside one another: most tests wait more than they compute. What the second one says comes when the first is over.
 test-core: tools
+	@tests/room.sh $(TARGET_DIR) 10 CARGO_TARGET_DIR
+	@tests/room.sh "$${TMPDIR:-/tmp}" 2 TMPDIR
 	@$(call say,'Rust tests (the first build takes some minutes)')
 	@cargo build --locked --package turnkv
 	@tests/setup_etcd.sh || echo 'LEFT OUT: every test with etcd; the reason is above' >&2
