@@ -56,20 +56,20 @@ fn late() -> Error {
 }
 
 /// What a device fills, for somebody who may leave before it has.
-pub(crate) trait Filled: Send + 'static {
+pub(crate) trait FillTarget: Send + 'static {
     /// Nobody can say whether the device still writes to it, or will.
     fn lose(&mut self);
 }
 
 /// The connection whose write lease is on granted slots.
-impl Filled for Lent {
+impl FillTarget for Lent {
     fn lose(&mut self) {
         self.leave_writing(); // the server's quarantine has it
     }
 }
 
 /// Memory that is lent to a server.
-impl Filled for StagedUse {
+impl FillTarget for StagedUse {
     fn lose(&mut self) {
         std::mem::forget(self.clone());
     }
@@ -78,11 +78,11 @@ impl Filled for StagedUse {
 /// Copies under way, and what they fill. However this ends, that ends only when nobody writes to it any more; if nobody can say whether
 /// the device still does, it never ends before this process.
 #[derive(Debug)]
-pub(crate) struct Filling<F: Filled> {
+pub(crate) struct Filling<F: FillTarget> {
     parts: Option<(Flight, F)>,
 }
 
-impl<F: Filled> Filling<F> {
+impl<F: FillTarget> Filling<F> {
     pub(crate) fn new(flight: Flight, filled: F) -> Filling<F> {
         Filling { parts: Some((flight, filled)) }
     }
@@ -98,7 +98,7 @@ impl<F: Filled> Filling<F> {
     }
 }
 
-impl<F: Filled> Drop for Filling<F> {
+impl<F: FillTarget> Drop for Filling<F> {
     fn drop(&mut self) {
         let Some((flight, mut filled)) = self.parts.take() else { return };
         flight.cancel();

@@ -305,7 +305,11 @@ async fn a_server_or_network_that_ends_costs_pages_and_nothing_else() -> Result<
             async { tokio::join!(offload(&user, &gpu, 0, &ours), reload(&user, &gpu, 240, &there, layers)) };
         let ending = async {
             tokio::time::sleep(Duration::from_millis(3 * round)).await;
-            if round % 3 == 0 { server.kill() } else { Ok(proxy.cut()) }
+            if round % 3 == 0 {
+                return server.kill();
+            }
+            proxy.cut();
+            Ok(())
         };
         let ((gone, back), ended) = tokio::join!(calls, ending);
         ended?;
