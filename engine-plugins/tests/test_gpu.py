@@ -9,6 +9,7 @@ import array
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -117,6 +118,30 @@ def test_every_way_to_copy(make_server: Callable[..., Server], copy: str) -> Non
         time.sleep(0.5)
     stats = device.stats()
     assert stats["direct_bytes"] > 0 and stats["refused"] == 0, stats
+
+
+def test_a_pool_of_another_host(make_server: Callable[..., Server], device: turnkv.Device) -> None:
+    """Over TCP, through memory that is lent to the server: registered with the device, or not."""
+    server = make_server(dram="1GiB", nvme=None)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    server.kill()
+    server.config.write_text(f'tcp = "{address}"\n{server.config.read_text()}')
+    server.start()
+    far, near = turnkv.Pool(f"tcp://{address}").open_namespace("far", **SHAPE), server.pool().open_namespace("far", **SHAPE)
+    tokens = 16 * SIZE * 16
+    for turn in range(4):  # memory that is lent is registered behind its first use
+        hashes, stack = chain(tokens // SIZE, seed=900_000 * (turn + 1)), stack_of(tokens)
+        report = far.offload(hashes, on(device, stack, tokens))
+        assert (report.stored, report.plane) == (tokens // SIZE, "framed")
+        for pages, plane in ((far, "framed"), (near, "shm")):
+            for layers in (0, LAYERS):
+                back = stack_of(tokens, fill=False)
+                came = pages.reload(hashes, on(device, back, tokens, layers=layers)).result()
+                assert (came.pages, came.plane) == (tokens // SIZE, plane)
+                assert torch.equal(back, stack)
+        time.sleep(0.3)
 
 
 def test_an_offload_reads_after_the_stream_and_a_reload_writes_after_it(server: Server, usual: turnkv.Device) -> None:
