@@ -220,8 +220,8 @@ class Pool:
 
 @final
 class Device:
-    """A GPU whose memory pages are copied from and to: with a pool on this host (its Unix socket) straight, with one on another host
-    (tls://, tcp://) through memory that is lent to its server. Not over gRPC alone (http://, `data_plane` "inline").
+    """A GPU whose memory pages are copied from and to: straight with a pool on this host (its Unix socket), through memory
+    that is lent to its server with one on another host (tls://, tcp://). Not over gRPC alone (http://, `data_plane` "inline").
 
     Copies run on streams of the device's own, in the primary context: what they wait for, and what waits for them, is said
     with each call. The pool's memory is registered with the device in the background when it is first used, piece by piece; until
