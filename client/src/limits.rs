@@ -75,6 +75,9 @@ pub const DEVICE_PIECE_BYTES_MAX: u64 = 16 << 20;
 pub const SUSPICION: Duration = Duration::from_secs(60);
 /// Windows of one reload whose copies to a device may be under way before another is leased.
 pub const DEVICE_WINDOWS_AHEAD_MAX: usize = 4;
+/// The same over a network, the one that is on its way with them: half of what a client may lend. Pages that are to be copied in layers
+/// go together up to as many.
+pub const DEVICE_LENT_WINDOWS_MAX: usize = 2;
 /// How long pages that are to be copied in layers wait for those that are leased after them: then these are waiting for room, or for NVMe,
 /// and an engine's first layer would wait with them.
 pub const DEVICE_LAYERS_TOGETHER_MAX: Duration = Duration::from_millis(50);
@@ -147,6 +150,10 @@ pub const EMBEDDED_DRAM_BYTES_MIN: u64 = 16 << 20;
 const _: () =
     assert!(WINDOW_BYTES_MAX >= turnkv_proto::limits::SHARD_BYTES_MAX, "a window holds at least one page");
 const _: () = assert!(STAGING_BYTES_MAX as u64 >= 2 * WINDOW_BYTES_MAX, "a window fits what may be lent");
+const _: () = assert!(
+    DEVICE_LENT_WINDOWS_MAX as u64 * WINDOW_BYTES_MAX * 2 <= STAGING_BYTES_MAX as u64,
+    "a device's reload leaves room to other calls"
+);
 const _: () = assert!(QUARANTINED_BYTES_MAX * 2 <= STAGING_BYTES_MAX, "there is room beside it");
 const _: () = assert!(
     (STAGING_BYTES_MAX / STAGING_BYTES_STEP).is_power_of_two(),

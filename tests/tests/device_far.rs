@@ -185,6 +185,38 @@ async fn memory_that_a_device_still_fills_is_lent_to_nobody() -> Result<()> {
     counts::slots_are_back(&server, SOON).await
 }
 
+/// A large reload whose engine computes for long: its pages wait in lent memory, and others' calls go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_that_waits_for_its_engine_leaves_room_to_others() -> Result<()> {
+    const LARGE: usize = 1 << 20;
+    let (_server, tcp) = start(Setup { dram_mib: 800, nvme_mib: 0, ..Setup::default() })?;
+    let user = User::connect(&format!("tcp://{tcp}"), DataPlane::Framed, LARGE as u64).await?;
+    let gpu = Gpu::new(usual(), 300, LARGE)?;
+    let hashes = chain(16, 300);
+    user.offload(&OffloadOptions::default(), &hashes).await?;
+    for layers in [0, 16] {
+        gpu.control.hold(gpu.engine);
+        let waiting = reload(&user, &gpu, 0, &hashes, layers);
+        let others = async {
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            let began = Instant::now();
+            for seed in 0..8 {
+                let report = user.offload(&OffloadOptions::default(), &chain(500 + seed, 8)).await?;
+                ensure!(report.declined == 0, "{report:?}");
+                ensure!(user.reload(&chain(500 + seed, 8)).await?.pages == 8);
+            }
+            let took = began.elapsed();
+            gpu.control.let_go();
+            Ok(took)
+        };
+        let (report, took) = tokio::try_join!(waiting, others)?;
+        ensure!(took < Duration::from_secs(5), "others waited for {took:?}");
+        ensure!((report.pages, report.miss) == (300, None), "in {layers} layers: {report:?}");
+        holds(&gpu, LARGE, 0, &hashes).await?;
+    }
+    gpu.check()
+}
+
 /// A call that misses its deadline while the device is held up: what was told as failed is neither read nor written any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_is_kept_when_nothing_goes_on_any_more() -> Result<()> {

@@ -5,11 +5,12 @@ mod leg;
 
 use self::leg::{Checking, Leased, LeasedMemory, Leg};
 use super::{Arrivals, MissCause, ReloadOptions, ReloadReport, ReloadWindow, Targets};
+use crate::config::Plane;
 use crate::deadline::Deadline;
 use crate::device::{DeviceOrder, bound, mark, no_frames};
 use crate::error::{Error, Result};
 use crate::framed::FramedPlane;
-use crate::limits::{DEVICE_LAYERS_TOGETHER_MAX, DEVICE_WINDOWS_AHEAD_MAX};
+use crate::limits::{DEVICE_LAYERS_TOGETHER_MAX, DEVICE_LENT_WINDOWS_MAX, DEVICE_WINDOWS_AHEAD_MAX};
 use crate::link::Way;
 use crate::local::{Lent, ReadGrant};
 use crate::namespace::Namespace;
@@ -177,7 +178,11 @@ impl Targets for Landing<'_> {
         if !slots.is_empty() {
             self.leased.push((slots, leased));
         }
-        let launched = self.layers <= 1 && !self.leased.is_empty();
+        // What is lent for a network is all that this client has for its calls: some of it is left to others.
+        let far = report.plane == Some(Plane::Framed);
+        let ahead_max = if far { DEVICE_LENT_WINDOWS_MAX } else { DEVICE_WINDOWS_AHEAD_MAX };
+        let many = far && (self.leased.len() >= ahead_max || !self.legs.is_empty());
+        let launched = (self.layers <= 1 || many) && !self.leased.is_empty();
         if launched {
             self.launch()?;
         }
@@ -185,7 +190,7 @@ impl Targets for Landing<'_> {
         report.miss = miss;
         let mut arrivals = Arrivals::new(window.moved);
         tiers.into_iter().for_each(|tier| arrivals.count(tier, report));
-        if let Some(oldest) = self.legs.len().checked_sub(DEVICE_WINDOWS_AHEAD_MAX).filter(|_| launched) {
+        if let Some(oldest) = self.legs.len().checked_sub(ahead_max).filter(|_| launched) {
             // Leases are not piled up: what is far ahead of the copies could expire before its turn.
             for leg in &mut self.legs[..=oldest] {
                 bound(self.deadline, leg.landed(&self.checking)).await?;
