@@ -298,6 +298,37 @@ fn a_process_takes_over_what_it_had_mapped_and_nothing_beside() {
 }
 
 #[test]
+fn a_process_that_takes_the_same_slots_over_again_and_again_leaves_others_their_shares() {
+    for leases_max in [8, 1 << 14] {
+        let (mut pool, ns) = left_mapped(|PoolConfig { limits, .. }| {
+            (limits.leases_max, limits.client_slots_percent) = (leases_max, 50);
+            (limits.user_slots_percent, limits.all_slots_percent) = (85, 95);
+        });
+        let mut leases = Vec::new();
+        for call in 0..4 * leases_max.min(100) {
+            // One page, as if it were mapped at many places.
+            let many: Vec<MappedSlot> = (0..1 + call % 3).map(|at| mapped(at, 0)).collect();
+            leases.extend(pool.take_over(over(ns, &many), 0).unwrap().lease);
+        }
+        let stats = pool.stats();
+        assert!(leases.len() > 1 && leases.len() as u32 <= leases_max / 2, "{} leases", leases.len());
+        assert!(stats.lasting_bytes - 3 * SLOT <= (4 << 16) / 2, "of half of DRAM: {stats:?}");
+        pool.check().unwrap();
+        let ask = ReserveAsk { ns, shard: 0, client: ClientId(2), lease: None, pages: 1 };
+        assert_eq!(pool.reserve(ask, 0).map(|reserved| reserved.slots.len()), Ok(1), "another finds room");
+        for lease in leases {
+            pool.release(lease, CLIENT, &[], &[], 0).unwrap();
+        }
+        assert_eq!(
+            pool.take_over(over(ns, &[mapped(0, 0)]), 0).unwrap().positions,
+            [0],
+            "what ended can come again"
+        );
+        pool.check().unwrap();
+    }
+}
+
+#[test]
 fn what_a_process_says_wrongly_of_its_slots_is_refused_and_changes_nothing() {
     let (mut pool, ns) = left_mapped(|_| ());
     let before = pool.stats();

@@ -22,6 +22,14 @@ impl LeftLeases {
         (of.0 == client).then_some(*lease)
     }
 
+    /// Clients that such leases are of, each once.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        let after = |client: &ClientId| {
+            self.of.range((*client, u32::MAX)..).map(|((of, _), _)| *of).find(|of| of != client)
+        };
+        std::iter::successors(self.of.keys().next().map(|(of, _)| *of), after)
+    }
+
     /// A client is gone, or has said what it holds.
     pub(crate) fn forget(&mut self, client: ClientId) {
         self.of.retain(|(of, _), _| *of != client);

@@ -14,7 +14,7 @@ use crate::error::{LeaseShare, PoolError};
 use crate::ids::{ClientId, NamespaceIndex};
 use crate::limits::HELD_PERCENT_MAX;
 use crate::memory::leases::Leases;
-use crate::memory::leases::counts::Counts;
+use crate::memory::leases::counts::{Counts, UserHolding};
 use crate::memory::slots::Slots;
 
 impl Leases {
@@ -37,6 +37,15 @@ impl Leases {
         }
         Ok(self.room(limits, slots).slot_room(client, ns))
     }
+}
+
+/// What processes had mapped when their server ended, as far as they have not said it yet.
+#[derive(Default)]
+pub(crate) struct LeftHolding {
+    /// Clients of one user.
+    pub(crate) user: UserHolding,
+    /// All.
+    pub(crate) all_bytes: u64,
 }
 
 /// What the limits leave of the slots and the leases.
@@ -86,6 +95,31 @@ impl LeaseRoom<'_> {
         let all_bytes =
             (self.slots.dram_bytes() / 100 * HELD_PERCENT_MAX).saturating_sub(self.counts.held_bytes);
         slots.min(left).min(all_bytes / slot_bytes) as usize
+    }
+
+    /// How many more slots, of so many bytes, this client may take over in one more lease: as far as its share,
+    /// its user's and that of all reach where nobody else holds anything. What it had mapped was granted within
+    /// these, whoever says first what he had. `left` does not count: it may be the same slots.
+    pub(crate) fn take_over_room(&self, client: ClientId, slot_bytes: u64, left: &LeftHolding) -> usize {
+        let counts = self.counts;
+        let (own, user) = (counts.of(client), counts.of_user(client));
+        let shares = LeaseShares::of(self.limits, u64::from(self.limits.leases_max));
+        let is_full = counts.leases >= self.limits.leases_max;
+        if is_full
+            || u64::from(own.leases) >= shares.client.max(1)
+            || u64::from(user.leases.saturating_sub(left.user.leases)) >= shares.user.max(1)
+        {
+            return 0;
+        }
+        let shares = LeaseShares::of(self.limits, self.slots.largest_dram_bytes());
+        let held = [
+            (shares.client, own.lasting_bytes),
+            (shares.user, user.lasting_bytes.saturating_sub(left.user.lasting_bytes)),
+            (shares.all, counts.lasting_bytes.saturating_sub(left.all_bytes)),
+        ];
+        let left = held.map(|(share, held)| share.max(slot_bytes).saturating_sub(held));
+        let bytes = left.into_iter().min().unwrap_or(0);
+        (bytes / slot_bytes) as usize
     }
 
     /// Bytes that leases which time does not end may hold, all together.

@@ -6,6 +6,7 @@ use crate::error::PoolError;
 use crate::ids::{ClientId, LeaseId, NamespaceIndex, Now, PageKey};
 use crate::limits::LEASE_PAGES_MAX;
 use crate::memory::leases::{LeaseItem, LeaseKind, NO_PAGE, NewLease};
+use crate::memory::shares::LeftHolding;
 use crate::memory::slots::SlotState;
 use turnkv_proto::Shards;
 
@@ -50,7 +51,8 @@ pub struct TakenOver {
 
 impl Pool {
     /// Puts slots that a client had mapped under the server before under a held lease of its own. Of each it takes what is still
-    /// kept for that client, in the same memory.
+    /// kept for that client, in the same memory. A page may be mapped at several places, so it may be said again: within
+    /// the shares of what leases may hold.
     pub fn take_over(&mut self, ask: TakeOverAsk<'_>, now: Now) -> Result<TakenOver, PoolError> {
         let shards = Shards::one(ask.shard);
         if ask.shard >= self.namespaces.desc(ask.ns)?.shards {
@@ -65,9 +67,13 @@ impl Pool {
             ));
         }
         let now = self.store.tick(now);
-        let is_full = self.leases.counts().leases >= self.store.limits().leases_max;
+        let slot_bytes = self.store.slots().class_at(ask.ns.0).slot_bytes;
+        let room = self.room().take_over_room(ask.client, slot_bytes, &self.left_holding(ask.client));
         let mut items = Vec::new();
-        for slot in ask.slots.iter().filter(|_| !is_full) {
+        for slot in ask.slots {
+            if items.len() >= room {
+                break;
+            }
             self.store.call.step();
             items.extend(self.take_left(&ask, slot));
         }
@@ -100,6 +106,9 @@ impl Pool {
             Some((*left, lease.items[at]))
         })?;
         if self.store.slots().meta(slot).state() == SlotState::Used || !mapped.reserved {
+            if !self.store.slots().may_lease(slot) {
+                return None;
+            }
             self.store.lease(slot);
         } else {
             let lease = self.left.find(left, slot)?;
@@ -112,6 +121,21 @@ impl Pool {
             self.store.reserve_again(slot);
         }
         Some(LeaseItem { position: mapped.position, slot, page: self.page_in(slot) })
+    }
+
+    /// What clients of this one's user, and all, have not said yet of what they had mapped.
+    fn left_holding(&self, client: ClientId) -> LeftHolding {
+        let (counts, mut left) = (self.leases.counts(), LeftHolding::default());
+        let user = counts.user_of(client);
+        for of in self.left.clients() {
+            let holding = counts.of(of);
+            left.all_bytes += holding.lasting_bytes;
+            if counts.user_of(of) == user {
+                left.user.leases += holding.leases;
+                left.user.lasting_bytes += holding.lasting_bytes;
+            }
+        }
+        left
     }
 
     /// The page whose bytes are in a slot.

@@ -20,8 +20,10 @@ fn a_slot_is_under_the_last_lease_of_its_client_that_begins_no_later() {
             assert_eq!(left.find(client, slot), wanted(client, slot), "{client:?} and slot {slot}");
         }
     }
+    assert_eq!(left.clients().collect::<Vec<_>>(), [0, 1, 2].map(ClientId), "each once");
     left.forget(ClientId(1));
     left.forget(ClientId(9));
+    assert_eq!(left.clients().collect::<Vec<_>>(), [0, 2].map(ClientId));
     for slot in slots {
         // What lies before in the order is another client's, and not found for one that has none.
         assert_eq!(left.find(ClientId(1), slot), None);
