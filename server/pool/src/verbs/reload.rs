@@ -121,7 +121,7 @@ impl Pool {
         Ok(ReloadPlan { lease, lease_ms, pages, ahead })
     }
 
-    /// Ends a read lease. `corrupt`: positions whose bytes did not verify; their DRAM copy is dropped.
+    /// Ends a read lease. `corrupt`: positions whose bytes did not verify, ascending, each once; their DRAM copy is dropped.
     /// Returns of how many pages one was.
     pub fn end_reload(
         &mut self,
@@ -133,8 +133,9 @@ impl Pool {
         let now = self.store.tick(now);
         let held = self.leases.get(lease, client).filter(|held| held.kind == LeaseKind::Read);
         let held = held.ok_or(PoolError::LeaseUnknown)?;
-        if corrupt.len() > held.items.len() || corrupt.iter().any(|at| *at as usize >= held.items.len()) {
-            return Err(PoolError::Invalid("a position that is corrupt must be one of the lease"));
+        let ascends = corrupt.is_sorted_by(|one, next| one < next);
+        if !ascends || corrupt.last().is_some_and(|last| *last as usize >= held.items.len()) {
+            return Err(PoolError::Invalid("corrupt positions are of the lease, ascending, each once"));
         }
         let overdue = held.deadline < now;
         let Some(held) = self.leases.remove(lease) else { return Err(PoolError::LeaseUnknown) };
