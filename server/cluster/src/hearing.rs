@@ -7,9 +7,13 @@ use crate::member::ClusterMember;
 use crate::message::{Envelope, Message};
 
 impl ClusterMember {
-    /// A member spoke, whether it said anything or not. Two that do so as one member are told of.
+    /// A member spoke, whether it said anything or not. One in a life that is over is told so; two that do so as one member are
+    /// told of.
     pub fn spoke(&mut self, from: Life, now: Now) -> Effects {
         let mut effects = Effects::default();
+        if let Some(latest) = self.guard.fence(from) {
+            self.tell(from.member, Message::Over { latest }, &mut effects);
+        }
         if self.lives.heard(from, now) {
             effects.notices.push(Notice::Twice(from.member));
         }

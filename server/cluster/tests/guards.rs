@@ -267,6 +267,10 @@ fn whoever_speaks_for_a_life_that_is_over_is_told() {
     assert_eq!(effects.notices, [Notice::Fenced(MemberId(1))]);
     assert_eq!(effects.send[0].message, Message::Over { latest: Incarnation(4) });
     assert_eq!(member.directory().tips(), 0);
+    // One that only greets is told as well, and the life that is now is not.
+    let told: Vec<Message> = member.spoke(life(1, 3), 0).send.into_iter().map(|told| told.message).collect();
+    assert_eq!(told, [Message::Over { latest: Incarnation(4) }]);
+    assert!(member.spoke(life(1, 4), 0).send.is_empty());
     // And whoever is told so itself says that it has to begin again.
     let over =
         Envelope { from: life(1, 4), to: MemberId(0), message: Message::Over { latest: Incarnation(2) } };

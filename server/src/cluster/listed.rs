@@ -40,7 +40,8 @@ impl ListedMembers {
         is_due.then_some(NewLife { incarnation, seed: self.seed })
     }
 
-    /// A member said this of itself, to this one.
+    /// A member said this of itself, to this one. What an earlier life says while a later one is there came late, and is
+    /// not heard; one that began too low is, when the one before it is silent.
     ///
     /// # Errors
     /// It is not on the list.
@@ -53,15 +54,20 @@ impl ListedMembers {
         // How it is reached, and its part, are what the list says, the same for all.
         let member = Member { weight: listed.weight, ..card.member };
         let card = MemberCard { endpoint: listed.endpoint.clone(), member, ..card };
-        self.heard.lock().insert(card.member.id, (card, Instant::now()));
+        let mut heard = self.heard.lock();
+        let is_late = heard
+            .get(&card.member.id)
+            .is_some_and(|known| is_there(known) && known.0.member.incarnation > card.member.incarnation);
+        if !is_late {
+            heard.insert(card.member.id, (card, Instant::now()));
+        }
         Ok(())
     }
 
     /// Who was heard lately, and this member.
     pub(super) fn look(&self, own: &MemberCard) -> SeenMembers {
         let heard = self.heard.lock();
-        let is_there = |(_, at): &&(MemberCard, Instant)| at.elapsed() <= MEMBER_SILENT_MAX;
-        let there = heard.values().filter(is_there).map(|(card, _)| card.member);
+        let there = heard.values().filter(|known| is_there(known)).map(|(card, _)| card.member);
         let others = there.filter(|member| member.id != own.member.id);
         let observation = Observation::Members(others.chain([own.member]).collect());
         let cards = self.listed.iter().map(|(id, listed)| match heard.get(id) {
@@ -70,6 +76,11 @@ impl ListedMembers {
         });
         SeenMembers { observation, cards: cards.collect() }
     }
+}
+
+/// Whether it was heard lately.
+fn is_there((_, at): &(MemberCard, Instant)) -> bool {
+    at.elapsed() <= MEMBER_SILENT_MAX
 }
 
 /// A member of which nothing was heard yet.
@@ -119,6 +130,35 @@ mod tests {
         );
         assert!(seen.cards.iter().all(|card| card.endpoint == format!("tcp://{}:1", card.name)));
         assert!(members.heard(card("d", 1)).unwrap_err().message.contains("not among"));
+    }
+
+    #[test]
+    fn what_an_earlier_life_says_late_changes_nothing_until_the_later_one_is_silent() {
+        let members = ListedMembers::new(&[listed("a"), listed("b")], 5);
+        let (own, b) = (card("a", 7), MemberId::of("b"));
+        let believed = || {
+            let seen = members.look(&own);
+            let Observation::Members(there) = seen.observation else { panic!("a list is always there") };
+            let there = there.into_iter().find(|member| member.id == b);
+            let card = seen.cards.into_iter().find(|card| card.member.id == b).unwrap();
+            (there.map(|member| (member.incarnation.0, member.state)), card.zone)
+        };
+        let mut now = MemberCard { zone: "new".to_owned(), ..card("b", 9) };
+        now.member.state = MemberState::Draining;
+        members.heard(now).unwrap();
+        let before = MemberCard { zone: "old".to_owned(), ..card("b", 5) };
+        members.heard(before.clone()).unwrap();
+        assert_eq!(believed(), (Some((9, MemberState::Draining)), "new".to_owned()));
+        let pass = || {
+            let mut heard = members.heard.lock();
+            let (_, at) = heard.get_mut(&b).unwrap();
+            *at = at.checked_sub(2 * MEMBER_SILENT_MAX).unwrap();
+        };
+        pass();
+        assert_eq!(believed().0, None, "a late word is no sign of life");
+        // It may have begun too low: then it is heard, and told so.
+        members.heard(before).unwrap();
+        assert_eq!(believed(), (Some((5, MemberState::Serving)), "old".to_owned()));
     }
 
     #[test]
