@@ -56,7 +56,7 @@ pub enum Notice {
     /// This member's own life is over: another one of it was seen. Whoever embeds it begins a later one, or ends if another
     /// process has.
     Superseded(Incarnation),
-    /// One more session than a member publishes ended a turn here.
+    /// One more session than a member publishes ended a turn here: another one made way.
     HomesFull,
 }
 
@@ -72,6 +72,8 @@ pub struct Effects {
     pub decided: Vec<(CallId, Decision)>,
     /// Sessions whose copy here goes first: they live elsewhere.
     pub demote: Vec<SessionKey>,
+    /// Sessions that stay here and are not published any more: others needed their room.
+    pub unpublished: Vec<SessionKey>,
     /// Pages that other members say that they hold.
     pub heard: Vec<PrefixKey>,
     /// The member's own key, to be put under its lease again.

@@ -13,6 +13,8 @@ pub(crate) struct Homes {
     cursor: usize,
     /// How far the check is whether the pool still has them.
     checked: usize,
+    /// Which one makes way next where there is no room.
+    leaving: usize,
     hurried: usize,
 }
 
@@ -35,24 +37,32 @@ impl Homes {
         self.order.len()
     }
 
-    /// A turn ended here. False: there is no room for one session more.
+    /// A turn ended here. Where there is no room for one session more another makes way, each in its turn: returns it,
+    /// and the turn that it had.
     pub(crate) fn put(
         &mut self,
         session: SessionKey,
         (turn, moves): (u32, u32),
         pages: u32,
         posts: Vec<PrefixKey>,
-    ) -> bool {
-        let known = self.sessions.get(&session).map(|home| home.place);
-        if known.is_none() && self.order.len() >= HOMES_MAX {
-            return false;
-        }
-        let place = known.unwrap_or(self.order.len());
-        if known.is_none() {
-            self.order.push(session);
-        }
+    ) -> Option<(SessionKey, u32)> {
+        let mut gone = None;
+        let place = match self.sessions.get(&session) {
+            Some(home) => home.place,
+            None if self.order.len() >= HOMES_MAX => {
+                let place = self.leaving % self.order.len();
+                self.leaving = place + 1;
+                let other = std::mem::replace(&mut self.order[place], session);
+                gone = self.sessions.remove(&other).map(|home| (other, home.turn));
+                place
+            }
+            None => {
+                self.order.push(session);
+                self.order.len() - 1
+            }
+        };
         self.sessions.insert(session, Home { turn, moves, pages, posts, place });
-        true
+        gone
     }
 
     /// A session is not at home here any more.

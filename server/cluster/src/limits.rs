@@ -25,7 +25,7 @@ pub const AUTHORITIES: usize = 2;
 pub const TIPS_MAX: usize = 1 << 21;
 /// Signposts that an authority knows, likewise.
 pub const POSTS_MAX: usize = 1 << 22;
-/// Sessions that a member publishes as theirs; those that are more are found on their own host only.
+/// Sessions that a member publishes as theirs; for each that is more another makes way, which is found on its own host only.
 pub const HOMES_MAX: usize = 1 << 20;
 /// Sessions at home here that a round looks for in the pool at least: what it lost is not published for long.
 pub const HOMES_CHECKED_MIN: usize = 4096;

@@ -191,9 +191,10 @@ impl ClusterMember {
         let new_posts = self.new_posts(&kept, &posts);
         let pages = u32::try_from(kept.hashes.len()).unwrap_or(u32::MAX);
         let moves = self.moves_of(&kept, before);
-        if !self.homes.put(kept.session, (kept.turn, moves), pages, posts) {
+        if let Some((gone, turn)) = self.homes.put(kept.session, (kept.turn, moves), pages, posts) {
             effects.notices.push(Notice::HomesFull);
-            return effects;
+            self.withdraw(gone, self.config.own, turn, &mut effects);
+            effects.unpublished.push(gone);
         }
         self.moved.remove(&kept.session);
         self.publish(&[kept.session], &mut effects);

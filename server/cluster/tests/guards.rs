@@ -4,12 +4,12 @@
 #![forbid(unsafe_code)]
 
 use turnkv_cluster::limits::{
-    AWAY_AFTER_ROUNDS, BACK_AFTER_ROUNDS, GENERATION_ROUNDS, HURRY_ROUNDS, PUBLISH_MAX, SHRUNK_ROUNDS,
-    SWEEP_ROUNDS,
+    AWAY_AFTER_ROUNDS, BACK_AFTER_ROUNDS, GENERATION_ROUNDS, HOMES_MAX, HURRY_ROUNDS, PUBLISH_MAX,
+    SHRUNK_ROUNDS, SWEEP_ROUNDS,
 };
 use turnkv_cluster::{
     ClusterConfig, ClusterMember, Directory, Envelope, Hysteresis, Incarnation, Kept, Life, Member, MemberId,
-    MemberState, Message, Notice, Observation, PrefixKey, SessionKey, Tip, View, ViewGuard, Viewed,
+    MemberState, Message, Notice, Observation, PrefixKey, SessionKey, Tip, View, ViewGuard, Viewed, Whose,
     authorities,
 };
 
@@ -275,4 +275,34 @@ fn whoever_speaks_for_a_life_that_is_over_is_told() {
     let over =
         Envelope { from: life(1, 4), to: MemberId(0), message: Message::Over { latest: Incarnation(2) } };
     assert_eq!(member.receive(over, 0).notices, [Notice::Superseded(Incarnation(2))]);
+}
+
+#[test]
+fn where_no_more_sessions_are_published_the_last_turn_is_and_another_session_makes_way() {
+    let mut member = own(1);
+    let namespace = turnkv_proto::NamespaceId([1; 32]);
+    let kept = |at| Kept { session: key(at), turn: 5, namespace, hashes: &[] };
+    for at in 0..HOMES_MAX as u64 {
+        drop(member.turn_ended(kept(at), None, 0));
+    }
+    drop(member.round(seen(0..2), true, 0));
+    // It comes from the other member, where its turn before this one ended; this one knows that as an authority.
+    let (new, before) = (HOMES_MAX as u64, Tip { home: life(1, 1), turn: 4, moves: 0, pages: 9 });
+    let message = Message::Publish { tips: vec![(key(new), before)], posts: Vec::new() };
+    drop(member.receive(Envelope { from: life(1, 1), to: MemberId(0), message }, 0));
+    assert_eq!(member.whose(&key(new)), Whose::Elsewhere(before));
+    let effects = member.turn_ended(kept(new), Some(before), 0);
+    assert_eq!(effects.notices, [Notice::HomesFull]);
+    assert_eq!((effects.unpublished.as_slice(), member.homes()), (&[key(0)][..], HOMES_MAX));
+    let tip = member.home_tip(&key(new)).expect("it is at home here");
+    assert_eq!((member.whose(&key(new)), tip.turn), (Whose::Here, 5));
+    assert_eq!(member.directory().tip(&key(new), member.view()), Some(tip));
+    assert_eq!(member.directory().tip(&key(0), member.view()), None, "it is found on this host only");
+    let told: Vec<Message> = effects.send.into_iter().map(|told| told.message).collect();
+    assert!(told.contains(&Message::Outdone { session: key(new), tip }), "the home before knows");
+    assert!(told.contains(&Message::Withdraw { session: key(0), home: life(0, 1), turn: 5 }));
+    // Whichever made way comes back with its next turn, and it is not the last one that goes for that.
+    drop(member.turn_ended(kept(0), None, 0));
+    assert_eq!((member.whose(&key(0)), member.whose(&key(new))), (Whose::Here, Whose::Here));
+    assert_eq!(member.homes(), HOMES_MAX);
 }

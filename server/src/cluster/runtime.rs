@@ -185,10 +185,14 @@ impl Cluster {
         let kept = Kept { session: key, turn, namespace: *namespace, hashes };
         self.act(|state, now| {
             let before = state.before.remove(&key);
+            let effects = state.member.turn_ended(kept, before, now);
+            for gone in &effects.unpublished {
+                state.named.remove(gone);
+            }
             if state.named.len() < NAMED_MAX || state.named.contains_key(&key) {
                 state.named.insert(key, (*namespace, session.clone()));
             }
-            ((), state.member.turn_ended(kept, before, now))
+            ((), effects)
         });
     }
 
@@ -461,7 +465,7 @@ impl Cluster {
                 if let Some(unsaid) = self.said_full.may_say() {
                     tracing::warn!(
                         unsaid,
-                        "more sessions are at home here than are published: those beyond are found on this host only"
+                        "more sessions are at home here than are published: one is found on this host only for each that is more"
                     );
                 }
             }
