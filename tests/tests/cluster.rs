@@ -8,8 +8,8 @@ use turnkv_client::{DataPlane, EndTurn, OffloadOptions};
 
 use turnkv_proto::wire::note::Says;
 use turnkv_proto::wire::{
-    Member, MemberState, NameSessionRequest, Note, OutdoneNote, PublishNote, StandingReply, TellRequest,
-    WatchMembersRequest,
+    Member, MemberState, NameSessionRequest, Note, OutdoneNote, PublishNote, StandingReply, StandingRequest,
+    TellRequest, WatchMembersRequest,
 };
 use turnkv_proto::{BlockHash, NamespaceId};
 use turnkv_tests::cluster::{AGREE_MAX, Cluster, Known};
@@ -366,6 +366,9 @@ async fn two_servers_of_one_name_are_told_of_by_those_that_hear_both() -> Result
         let said = log.lines().filter(|line| line.contains("two servers speak as one member"));
         ensure!(said.clone().any(|line| line.contains("pool-2")), "{at} does not say it");
         ensure!(said.count() < 10, "{at} says it all the time");
+        let standing = cluster.client(at).await?.standing(StandingRequest {}).await?.into_inner();
+        let is_told = |note: &String| note.contains("two servers speak as pool-2");
+        ensure!(standing.notes.iter().any(is_told), "{at} does not tell it: {:?}", standing.notes);
     }
     Ok(())
 }

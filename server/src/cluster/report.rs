@@ -3,6 +3,7 @@
 use super::card::MemberCard;
 use super::peer::PeerReport;
 use super::runtime::{Cluster, MemberList};
+use crate::limits::TWICE_TOLD_MAX;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use turnkv_proto::Error;
@@ -25,6 +26,8 @@ pub(crate) struct ClusterReport {
     pub(crate) posts: usize,
     /// Turns and lookups that wait.
     pub(crate) calls: usize,
+    /// The name as which two servers spoke lately, if any do.
+    pub(crate) twice: Option<String>,
     /// The other members that are known.
     pub(crate) peers: Vec<PeerAt>,
 }
@@ -60,7 +63,13 @@ impl Cluster {
             tips,
             posts,
             calls,
+            twice: self.spoken_twice(),
             peers: self.peers.all().into_iter().map(at).collect(),
         }
+    }
+
+    fn spoken_twice(&self) -> Option<String> {
+        let (member, _) = (*self.twice.lock()).filter(|(_, told)| told.elapsed() <= TWICE_TOLD_MAX)?;
+        self.card(member).map(|card| card.name.clone())
     }
 }

@@ -92,6 +92,8 @@ pub(crate) struct Cluster {
     said_full: Seldom,
     said_fenced: Seldom,
     said_twice: Seldom,
+    /// The member as which two servers spoke last, and when that was told.
+    pub(super) twice: Mutex<Option<(MemberId, Instant)>>,
 }
 
 /// What the one lock guards.
@@ -141,6 +143,7 @@ impl Cluster {
             said_full: Seldom::new(),
             said_fenced: Seldom::new(),
             said_twice: Seldom::new(),
+            twice: Mutex::default(),
         })
     }
 
@@ -449,6 +452,7 @@ impl Cluster {
             }
             Notice::Twice(member) => {
                 self.counts.lives.increment(1);
+                *self.twice.lock() = Some((member, Instant::now()));
                 if let Some(unsaid) = self.said_twice.may_say() {
                     let name = self.card(member).map(|card| card.name.clone()).unwrap_or_default();
                     tracing::warn!(

@@ -16,6 +16,8 @@ pub(crate) const ETCD_ENDPOINTS_MAX: usize = 16;
 pub(crate) const CLUSTER_ROUND: Duration = Duration::from_secs(1);
 /// How exactly calls of the directory keep their times.
 pub(crate) const CLUSTER_TICK: Duration = Duration::from_millis(2);
+/// How long a cluster's standing names a member as which two servers spoke, after that was seen last.
+pub(crate) const TWICE_TOLD_MAX: Duration = Duration::from_secs(60);
 /// How long a member of a list is there after it was heard.
 pub(crate) const MEMBER_SILENT_MAX: Duration = Duration::from_millis(3_500);
 /// Messages to one member that wait to leave; more are dropped, as any may be lost.

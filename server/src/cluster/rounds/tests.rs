@@ -6,6 +6,7 @@ use crate::config;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use turnkv_cluster::limits::TWICE_MS;
 use turnkv_cluster::{Message, SessionKey, Tip, Whose};
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
@@ -202,6 +203,31 @@ async fn a_life_that_is_over_is_not_heard_any_more() {
     rig.cluster.round();
     assert_eq!(rig.turn_at_other("t"), None, "it was said in a life that was over");
     assert_eq!((rig.turn_at_other("s"), rig.members()), (Some(3), vec!["a".to_owned(), "b".to_owned()]));
+}
+
+#[tokio::test]
+async fn what_a_life_that_is_over_says_of_itself_late_changes_nothing() {
+    let rig = Rig::with_other();
+    let mut now = rig.other(9);
+    now.member.state = MemberState::Draining;
+    rig.cluster.told(NAME, now, MemberId::of("a"), Vec::new()).unwrap();
+    rig.says(5, Vec::new()).unwrap();
+    rig.cluster.round();
+    let list = rig.cluster.watch().borrow().clone();
+    let other = list.members.iter().find(|card| card.name == "b").unwrap().member;
+    assert_eq!((other.incarnation, other.state), (Incarnation(9), MemberState::Draining));
+}
+
+#[tokio::test]
+async fn two_servers_of_one_name_are_named_where_the_cluster_is_told_of() {
+    let rig = Rig::with_other();
+    for life in [6, 5, 6, 6] {
+        rig.says(life, Vec::new()).unwrap();
+    }
+    assert_eq!(rig.cluster.report().twice, None, "a late word is not another server");
+    tokio::time::sleep(std::time::Duration::from_millis(TWICE_MS + 100)).await;
+    rig.says(5, Vec::new()).unwrap();
+    assert_eq!(rig.cluster.report().twice.as_deref(), Some("b"));
 }
 
 #[tokio::test]

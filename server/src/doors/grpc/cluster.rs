@@ -253,6 +253,9 @@ fn standing(report: ClusterReport) -> wire::StandingReply {
     if report.list.members.is_empty() {
         notes.push("no member is in view: sessions are found on their own hosts only".to_owned());
     }
+    if let Some(name) = &report.twice {
+        notes.push(format!("two servers speak as {name}: each is to have a cluster.id of its own"));
+    }
     wire::StandingReply {
         view: Some(members(&report.list)),
         cluster: report.cluster,
