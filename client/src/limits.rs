@@ -28,7 +28,7 @@ pub const NIC_PAUSE_MIN: Duration = Duration::from_secs(1);
 pub const NIC_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Memory of dropped calls that a NIC's library may keep; then its rails are ended, which frees it.
 pub const QUARANTINED_BYTES_MAX: usize = 64 << 20;
-/// Memory that all calls of one client lend to servers together.
+/// Memory that all calls of one client lend to servers together. A page whose shards of one call are more is refused.
 pub const STAGING_BYTES_MAX: usize = 256 << 20;
 /// It is lent in multiples of this.
 pub const STAGING_BYTES_STEP: usize = 1 << 20;

@@ -81,15 +81,18 @@ impl Default for StagingRoom {
 }
 
 impl StagingRoom {
-    /// Lends so many bytes by these domains, once there is room for them.
+    /// Lends so many bytes by these domains, once there is room for them. More than may ever be lent are refused at once.
     pub(super) async fn lend(
         self: &Arc<Self>,
         reaches: &[Reach],
         bytes: usize,
         deadline: Deadline,
     ) -> Result<Staged> {
+        if bytes > STAGING_BYTES_MAX {
+            return Err(too_large(bytes));
+        }
         self.prune();
-        let steps = bytes.div_ceil(STAGING_BYTES_STEP).clamp(1, STAGING_BYTES_MAX / STAGING_BYTES_STEP);
+        let steps = bytes.div_ceil(STAGING_BYTES_STEP).max(1);
         // Few sizes: what is at rest fits again.
         let steps = steps.next_power_of_two();
         let room = Arc::clone(&self.room).acquire_many_owned(steps as u32);
@@ -287,6 +290,15 @@ impl Drop for Staged {
             self.staging.quarantine(&memory, domains, room);
         }
     }
+}
+
+/// A window is cut to whole pages: only one page of many shards is so large.
+fn too_large(bytes: usize) -> Error {
+    let most = STAGING_BYTES_MAX >> 20;
+    Error::invalid(format!(
+        "a page has {bytes} bytes in the shards that are moved, and over a network at most {most} MiB of one are: \
+         move fewer shards of it in one call"
+    ))
 }
 
 /// Not the pool's fault: this process moves as much at a time as it may.

@@ -4,6 +4,7 @@ use super::super::memory::{Knows, Memory, Reach};
 use super::super::tests::PlayedNic;
 use super::{Staged, StagingRoom};
 use crate::deadline::Deadline;
+use crate::error::ErrorKind;
 use crate::limits::{
     QUARANTINED_BYTES_MAX, STAGING_BYTES_MAX, STAGING_BYTES_STEP, STAGING_KEPT_BYTES_MAX, STAGING_KEPT_MAX,
 };
@@ -68,6 +69,19 @@ async fn another_server_knows_nothing_of_it_and_too_much_is_not_kept() {
     assert!(room.lend(&[first], STAGING_BYTES_MAX, soon).await.is_err(), "no room beside it");
     large.answered();
     assert_eq!(one.registrations(), 1, "the large one is not kept");
+}
+
+#[tokio::test]
+async fn what_is_more_than_may_ever_be_lent_is_refused_at_once_and_says_what_to_do() {
+    let (room, (domain, reach)) = (Arc::new(StagingRoom::default()), framed());
+    let reaches = [reach];
+    // Though all of the room is lent, and nobody gives any back.
+    let _all = lend(&room, &reaches, STAGING_BYTES_MAX).await;
+    let late = Deadline::after(Duration::from_secs(60));
+    let refused = room.lend(&reaches, STAGING_BYTES_MAX + 1, late).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Invalid);
+    assert!(refused.message.contains("move fewer shards of it in one call"), "{refused}");
+    assert_eq!(domain.registrations(), 1);
 }
 
 #[tokio::test]
