@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use turnkv_client::{CommitOptions, DataPlane, OffloadOptions, PageSpan, Standing};
+use turnkv_proto::limits::LEASE_PAGES_MAX;
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
@@ -26,5 +27,25 @@ async fn a_slot_whose_page_was_committed_is_not_reserved_any_more() -> Result<()
     for hashes in [chain(1, 2), chain(2, 2)] {
         ensure!(user.namespace.lookup(&hashes).await? == 2, "both are here");
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_slots_than_one_lease_has_are_reserved_at_once_and_one_by_one() -> Result<()> {
+    const SMALL: u64 = 4096;
+    let server = Server::start(Setup::default())?;
+    let user = User::connect(&server.address(), DataPlane::Shm, SMALL).await?;
+    let (first, more) = (LEASE_PAGES_MAX + 300, 4);
+    let mut span = PageSpan::new(&user.namespace, 1, 2 * LEASE_PAGES_MAX + more, 1)?;
+    let got = span.reserve(0, 0, first, None).await?;
+    ensure!(got == first, "{got} of {first}: the pool has room for all");
+    for place in first..2 * LEASE_PAGES_MAX + more {
+        ensure!(span.reserve(0, place, 1, None).await? == 1, "place {place}");
+    }
+    let commit = CommitOptions { offload: OffloadOptions::default(), siblings: false, keep: false };
+    let hashes = chain(3, 2 * LEASE_PAGES_MAX + more);
+    let report = span.commit(0, 0, &commit, &hashes).await?;
+    ensure!(report.stored == hashes.len(), "{report:?}");
+    ensure!(user.namespace.lookup(&hashes).await? == hashes.len(), "all are here");
     Ok(())
 }

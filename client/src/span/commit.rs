@@ -35,6 +35,7 @@ impl PageSpan {
         let options = offload;
         options.check(self.namespace.page_tokens())?;
         self.namespace.moved_alone(options.shard, options.shards)?;
+        self.find_all(row, place, hashes.len())?;
         let ready = (place..place + hashes.len()).all(|at| self.standing(row, at) == Standing::Writable);
         if !ready || hashes.is_empty() {
             return Err(Error::invalid("a commit in place is for reserved slots of this server"));

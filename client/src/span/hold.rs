@@ -39,9 +39,7 @@ impl PageSpan {
         options.check()?;
         let (namespace, link) = (self.namespace.clone(), Arc::clone(&self.namespace.link));
         namespace.moved_alone(options.shard, options.shards)?;
-        if let Some(last) = hashes.len().checked_sub(1) {
-            self.find(row, place + last)?;
-        }
+        self.find_all(row, place, hashes.len())?;
         let call = link.admit()?;
         let deadline = link.deadline(options.deadline);
         let mut report = ReloadReport::default();

@@ -20,6 +20,7 @@ impl PageSpan {
         count: usize,
         deadline: Option<Duration>,
     ) -> Result<usize> {
+        self.find_all(row, place, count)?;
         for place in place..place + count {
             let at = self.find(row, place)?;
             if self.table[at].is_some() {
@@ -74,16 +75,31 @@ impl PageSpan {
         let namespace = self.namespace.clone();
         let (mut attempts, mut left) = (Attempts::default(), count);
         while left > 0 {
-            let part = left.min(WINDOW_PAGES_MAX);
+            let part = left.min(self.lease_room());
             match self.ask_part(part, deadline).await {
                 Ok(got) if got == part => left -= got,
                 Ok(_) => break,
                 Err(error) if namespace.again(&error, &mut attempts, deadline).await? => {}
                 Err(error) if error.kind == ErrorKind::LeaseExpired && self.reserved.take().is_some() => {}
+                // The slots that came before are kept: the next call is told that there are no more.
+                Err(error) if left < count && matches!(error.kind, ErrorKind::Busy { .. }) => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Slots that can be added to the lease that reservations are added to; where it is full, the next one begins.
+    fn lease_room(&mut self) -> usize {
+        let has =
+            self.reserved.as_ref().and_then(|(server, lease)| self.leases.get(&(server.instance, *lease)));
+        match WINDOW_PAGES_MAX.saturating_sub(has.copied().unwrap_or(0)) {
+            0 => {
+                self.reserved = None;
+                WINDOW_PAGES_MAX
+            }
+            room => room,
+        }
     }
 
     async fn ask_part(&mut self, count: usize, deadline: Deadline) -> Result<usize> {
