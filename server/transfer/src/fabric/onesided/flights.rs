@@ -47,6 +47,8 @@ struct FlightPiece {
     work: u32,
     offset: u32,
     bytes: u32,
+    /// The pair has taken it.
+    given: bool,
 }
 
 impl<M> Flights<M> {
@@ -107,7 +109,11 @@ impl<M> Flights<M> {
     /// The pair took so many of the last batch.
     pub(super) fn taken(&mut self, parts: usize) {
         assert!(parts <= self.waiting.len(), "a pair takes what it was shown");
-        self.waiting.drain(..parts);
+        for token in self.waiting.drain(..parts) {
+            if let Some(piece) = self.parts.get_mut(token as usize).and_then(Option::as_mut) {
+                piece.given = true;
+            }
+        }
     }
 
     /// The pair broke at the first part that it did not take: its operation has the cause.
@@ -119,10 +125,10 @@ impl<M> Flights<M> {
         }
     }
 
-    /// A part landed; gives its operation if that is over now. A token that no part has is the library's
-    /// mistake and changes nothing.
+    /// A part landed; gives its operation if that is over now. A token that no part has, or one that the pair
+    /// has not taken yet, is the library's mistake and changes nothing.
     pub(super) fn landed(&mut self, landed: LandedPart) -> Option<Finished<M>> {
-        let piece = self.parts.get_mut(landed.token as usize)?.take()?;
+        let piece = self.parts.get_mut(landed.token as usize)?.take_if(|piece| piece.given)?;
         self.parts_free.push(landed.token);
         let slot = self.works.get_mut(piece.work as usize)?;
         let work = slot.as_mut()?;
@@ -160,7 +166,8 @@ impl<M> Flights<M> {
             }
             let Some(token) = self.parts_free.pop() else { break };
             let bytes = left.min(self.part_bytes_max);
-            self.parts[token as usize] = Some(FlightPiece { work: index, offset: work.cut, bytes });
+            self.parts[token as usize] =
+                Some(FlightPiece { work: index, offset: work.cut, bytes, given: false });
             self.waiting.push_back(token);
             work.cut += bytes;
             work.parts += 1;
