@@ -1,7 +1,7 @@
 //! What the archive has, as its directory says. Owns: which bookmarks were read. Must not know: who looks for sessions.
 //!
-//! A list names all bookmarks of a tenant; each is read once. So what a server archived is known here after a while, and what was
-//! there before this server started.
+//! A list names all bookmarks of a tenant; each is read once, and one that found no room again when others left. So what a server
+//! archived is known here after a while, and what was there before this server started.
 
 use super::known::TenantBookmarks;
 use super::run::{Tier, is_of_store};
@@ -48,9 +48,27 @@ impl Tier {
         bookmarks.seen.retain(|one| listed.contains(one));
         bookmarks.unlisted.retain(|one| listed.contains(one));
         self.forget(&gone);
+        known.try_again(gone.len());
+        let Some(bookmarks) = known.tenants.get_mut(tenant) else { return Ok(()) };
         let mut new: Vec<ListedBookmark> = listed.difference(&bookmarks.seen).copied().collect();
         // The newest first: where there is no room for all, the oldest are not found.
         new.sort_unstable_by_key(|one| std::cmp::Reverse(one.snapshot));
+        let read = self.read_bookmarks(tenant, bookmarks, new).await;
+        let unlisted = known.unlisted();
+        drop(known);
+        // What was read is found, though the store failed before the rest was.
+        self.counts.unlisted(unlisted);
+        self.index_changed();
+        read
+    }
+
+    /// Reads bookmarks, until the store fails.
+    async fn read_bookmarks(
+        &self,
+        tenant: &str,
+        bookmarks: &mut TenantBookmarks,
+        new: Vec<ListedBookmark>,
+    ) -> Result<(), Fault> {
         let directory = bookmarks.directory.clone();
         let reads = futures_util::stream::iter(new).map(|one| {
             let directory = directory.clone();
@@ -77,19 +95,18 @@ impl Tier {
             }
             bookmarks.seen.insert(one);
         }
-        let unlisted = known.tenants.values().map(|one| one.unlisted.len()).sum();
-        drop(known);
-        self.counts.unlisted(unlisted);
-        self.index_changed();
         Ok(())
     }
 
     /// A bookmark's snapshot was not there. It may be one that is about to be written: its bookmark is looked at again.
     pub(super) async fn look_again(&self, snapshot: SnapshotName) {
-        for tenant in self.known.lock().await.tenants.values_mut() {
+        let mut known = self.known.lock().await;
+        for tenant in known.tenants.values_mut() {
             tenant.seen.retain(|one| one.snapshot.0 != snapshot.0);
             tenant.unlisted.retain(|one| one.snapshot.0 != snapshot.0);
         }
+        known.try_again(1);
+        drop(known);
         self.forget(&[snapshot]);
     }
 

@@ -1,8 +1,10 @@
 //! What is known of the archive's directory, as bookmarks come, go, are damaged, are another tenant's, and find no room.
 
 use super::*;
+use crate::engine::lookup::{Lookup, PagesOf};
 use crate::limits::ARCHIVE_TENANTS_MAX;
 use crate::snapshots::testing::{Rig, chain, files, open_of_tenant, snapshot_of};
+use std::sync::Arc;
 use turnkv_archive::{ObjectId, PageMark};
 use turnkv_proto::BlockHash;
 
@@ -99,6 +101,50 @@ async fn sessions_that_find_no_room_are_counted_once_each_and_as_long_as_they_ar
     rig.directory.retire(unknown).await.unwrap();
     rig.look().await;
     assert_eq!(rig.unlisted().await, 0, "it is not archived any more");
+}
+
+#[tokio::test]
+async fn a_session_that_found_no_room_is_found_when_another_one_left() {
+    let rig = Rig::new();
+    rig.engine.archived.index.write().fill_but(5);
+    let first = rig.bookmark("first", &chain(1, 4)).await;
+    rig.look().await;
+    rig.bookmark("waits", &chain(2, 4)).await;
+    for _ in 0..2 {
+        rig.look().await;
+        assert!(rig.known("first").is_some() && rig.known("waits").is_none());
+        assert_eq!(rig.unlisted().await, 1);
+    }
+    rig.directory.retire(first).await.unwrap();
+    rig.look().await;
+    assert!(rig.known("first").is_none() && rig.known("waits").is_some());
+    assert_eq!(rig.unlisted().await, 0);
+}
+
+#[tokio::test]
+async fn what_was_read_before_the_store_failed_is_found() {
+    const SESSIONS: u32 = 200;
+    let rig = Rig::new();
+    for at in 0..SESSIONS {
+        rig.bookmark(&format!("s{at}"), &chain(at, 2)).await;
+    }
+    let tier = Arc::clone(&rig.tier);
+    let looked = tokio::spawn(async move { tier.refresh("").await });
+    while rig.engine.archived.index.read().sessions() == 0 {
+        tokio::task::yield_now().await;
+    }
+    rig.lose_store();
+    assert!(
+        looked.await.unwrap().is_err_and(|fault| is_of_store(&fault)),
+        "it was away before the last was read"
+    );
+    let known: Vec<u32> = (0..SESSIONS).filter(|at| rig.known(&format!("s{at}")).is_some()).collect();
+    assert!(!known.is_empty() && known.len() < SESSIONS as usize, "{known:?}");
+    for at in known {
+        let pages = PagesOf::Hashes(chain(at, 2));
+        let ask = Lookup { namespace: rig.namespace, pages, only_posts: false, only_here: false };
+        assert_eq!(rig.engine.lookup(&ask).unwrap().present, 2, "turns find what is known");
+    }
 }
 
 #[tokio::test]
