@@ -15,7 +15,7 @@ use crate::fill::Filler;
 use crate::id::{Digest, ObjectId};
 use crate::intent::Intent;
 use crate::limits::{CAPTURE_BYTES_AHEAD_MAX, MANIFEST_PAGES_MAX, OBJECTS_AT_ONCE, PAGES_AHEAD_PER_WORKER};
-use crate::manifest::{Header, Manifest, ManifestPage, Sequence, ShardDigests};
+use crate::manifest::{BOOKMARKED, Header, Manifest, ManifestPage, Sequence, ShardDigests};
 use crate::split::{Part, Split};
 use crate::store::{Key, Kind};
 use crate::term::Term;
@@ -133,6 +133,11 @@ impl Capture {
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.ahead_bytes + self.filler.waiting_bytes()
+    }
+
+    /// It is an archived session, whose bookmark was written: a verification misses that if it goes.
+    pub fn mark_bookmarked(&mut self) {
+        self.other.insert(BOOKMARKED.to_owned(), Value::String(self.id.to_string()));
     }
 
     /// Keeps what another manifest had beside the published fields, and when it was captured.

@@ -12,4 +12,5 @@ mod raw;
 mod weight;
 mod write;
 
+pub(crate) use model::BOOKMARKED;
 pub use model::{Header, Manifest, ManifestPage, Sequence, ShardDigests};

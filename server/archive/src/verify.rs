@@ -11,7 +11,7 @@ use crate::limits::{FAULTS_NAMED_MAX, MARKS_MAX};
 use crate::manifest::Manifest;
 use crate::read::Places;
 use crate::restore::read_pages;
-use crate::store::Key;
+use crate::store::{Key, Kind};
 use futures_util::StreamExt;
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
@@ -98,8 +98,14 @@ impl Archive {
             let (before, snapshots_done) = (report.pages, report.snapshots);
             let pages_done =
                 |pages| VerifyProgress { snapshots_done, snapshots: count, pages_done: before + pages };
-            if let Some(name) = bookmarks.get(&id).copied() {
-                self.verify_bookmark(&manifest, ListedBookmark { name, snapshot: id }, &mut report).await?;
+            match bookmarks.get(&id).copied() {
+                Some(name) => {
+                    let at = ListedBookmark { name, snapshot: id };
+                    self.verify_bookmark(&manifest, at, &mut report).await?;
+                }
+                // A bookmark goes after its manifest, which was read later than the bookmarks were listed.
+                None if manifest.is_bookmarked() => report.add(id, None, bookmark_gone(id)),
+                None => {}
             }
             self.verify_pages(&manifest, &mut seen, &mut report, |pages| progress(pages_done(pages))).await?;
             report.snapshots += 1;
@@ -161,8 +167,14 @@ impl Archive {
                     Error::damaged(Key::Bookmark(at.name, at.snapshot).to_string(), fault),
                 );
             }
-            // Taken back since it was listed.
-            Err(Error::NotFound { .. }) => {}
+            // Taken back since it was listed, unless its snapshot stays.
+            Err(Error::NotFound { .. }) => {
+                match self.store.head(Key::Of(Kind::Manifest, manifest.id)).await {
+                    Err(Error::NotFound { .. }) => {}
+                    Err(fault) => return Err(fault),
+                    Ok(_) => report.add(manifest.id, None, bookmark_gone(manifest.id)),
+                }
+            }
             Err(fault) if fault.may_pass() => return Err(fault),
             Err(fault) => report.add(manifest.id, None, fault),
         }
@@ -193,6 +205,12 @@ impl Archive {
         }
         Ok(())
     }
+}
+
+/// Turns do not find the session any more.
+fn bookmark_gone(snapshot: ObjectId) -> Error {
+    let fault = "it is gone: turns do not find the archived session, a restore brings it back";
+    Error::damaged(format!("bookmark of snapshot {snapshot}"), fault)
 }
 
 /// Whether a bookmark tells of a snapshot what it has.

@@ -109,7 +109,16 @@ impl ShardDigests {
     }
 }
 
+/// The field of a manifest that archiving wrote: its own id. A fork or an import keeps the field, and has another id.
+pub(crate) const BOOKMARKED: &str = "turnkv_bookmark";
+
 impl Manifest {
+    /// Whether a bookmark was written for it.
+    pub(crate) fn is_bookmarked(&self) -> bool {
+        let of = self.other.get(BOOKMARKED).and_then(Value::as_str);
+        of.is_some_and(|id| ObjectId::parse(id) == Some(self.id))
+    }
+
     /// The digests of all its blobs, each as often as it is needed.
     pub fn digests(&self) -> impl Iterator<Item = Digest> + '_ {
         let shards = self.pages.iter().flat_map(|page| &page.shards);

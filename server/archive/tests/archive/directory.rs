@@ -4,8 +4,8 @@ use crate::shaky::Shaky;
 use crate::support::*;
 use std::sync::Arc;
 use turnkv_archive::{
-    Archive, Bookmark, CapturedPage, CollectLimits, Directory, Error, ListedBookmark, Manifest, ObjectId,
-    PageMark, Place, Sequence, SessionName, StoreSettings,
+    Archive, Bookmark, CapturedPage, CollectLimits, Cut, Directory, Error, ListedBookmark, Manifest,
+    ObjectId, PageMark, Place, Sequence, SessionName, StoreSettings,
 };
 use turnkv_proto::NamespaceId;
 
@@ -27,6 +27,7 @@ async fn keep(store: &Shaky, archive: &Archive, session: &str, pages: &[Captured
         taken.page(page.clone()).await.unwrap();
     }
     directory(store).write(taken.id(), &bookmark(session, pages)).await.unwrap();
+    taken.mark_bookmarked();
     taken.sequence(Sequence { id: session.to_owned(), ..sequence(pages.len(), 16) });
     taken.finish().await.unwrap().0
 }
@@ -88,6 +89,32 @@ async fn verify_names_bookmarks_that_are_not_what_was_written() {
     }
     store.write(place, whole).await;
     assert_eq!(archive.verify(Some(one.id), |_| {}).await.unwrap().faults_found, 0);
+}
+
+/// It is found by its bookmark alone: whoever verifies is told that it is gone, and of no snapshot that never had one.
+#[tokio::test]
+async fn verify_misses_the_bookmark_of_an_archived_session_and_of_nothing_else() {
+    let store = Shaky::new();
+    let archive = open(&store).await.unwrap();
+    let pages = chain(&plain_header(), 1, 10);
+    let one = keep(&store, &archive, "one", &pages).await;
+    capture(&archive, &plain_header(), &pages[..2]).await.unwrap();
+    archive.fork(one.id, "one", Cut::Pages(3), "fork").await.unwrap();
+    assert_eq!(archive.verify(None, |_| {}).await.unwrap().faults_found, 0);
+    let bookmarks = store.names_with("/sessions/").await;
+    store.delete(&bookmarks[0]).await;
+    for which in [None, Some(one.id)] {
+        let report = archive.verify(which, |_| {}).await.unwrap();
+        assert_eq!((report.faults_found, report.faults[0].snapshot), (1, one.id));
+        let text = report.faults[0].error.to_string();
+        assert!(text.contains("bookmark of snapshot") && text.contains("it is gone"), "{text}");
+    }
+    assert_restores(&archive, one.id, &pages).await;
+    // What is taken back as a whole is no fault.
+    let other = keep(&store, &archive, "other", &pages).await;
+    let at = ListedBookmark { name: bookmark("other", &pages).name(), snapshot: other.id };
+    directory(&store).retire(at).await.unwrap();
+    assert_eq!(archive.verify(None, |_| {}).await.unwrap().faults_found, 1, "the one that was gone");
 }
 
 #[tokio::test]

@@ -134,6 +134,10 @@ impl Shaky {
         self.0.inner.put(&Path::from(name), bytes.into()).await.unwrap();
     }
 
+    pub(crate) async fn delete(&self, name: &str) {
+        self.0.inner.delete(&Path::from(name)).await.unwrap();
+    }
+
     fn rules(&self) -> Rules {
         self.0.rules.lock().unwrap().clone()
     }

@@ -222,6 +222,7 @@ impl Tier {
         let bookmark = Bookmark { namespace: of.namespace, session, pages: marks };
         let directory = self.snapshots.directory_of(spec.tenant())?;
         let at = directory.write(capture.id(), &bookmark).await?;
+        capture.mark_bookmarked();
         plan.sequences(&taken, &mut TokensOf::new()).into_iter().for_each(|one| capture.sequence(one));
         let (manifest, counts) = capture.finish().await?;
         self.snapshots.counts.captured_pages.increment(manifest.pages.len() as u64);
