@@ -121,6 +121,22 @@ async fn a_command_that_fails_says_why_and_what_to_do() -> Result<()> {
         ensure!(lines[0].contains(words), "{arguments:?}: {complaint}");
         ensure!(!lines[1].contains("report this"), "{complaint}");
     }
+    let empty: [&[&str]; 7] = [
+        &["create", "--session", ""],
+        &["create", "--prefix", "/nonexistent", "--name", ""],
+        &["restore", &made, "--as", ""],
+        &["restore", &made, "--sequence", ""],
+        &["fork", &made, "--name", ""],
+        &["show", &made, "--sequence", ""],
+        &["export", &made, ""],
+    ];
+    for arguments in empty {
+        let (good, out, complaint) = run(&server, arguments)?;
+        ensure!(
+            !good && out.is_empty() && complaint.contains("a value is required"),
+            "{arguments:?}: {out}{complaint}"
+        );
+    }
     ensure!(!run(&server, &["create"])?.0 && !run(&server, &["create", "--session", "a", "--everything"])?.0);
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use crate::cmd::connect::{address_or_default, connect_patiently};
 use crate::config::Bytes;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tonic::transport::Channel;
@@ -61,7 +62,12 @@ pub(crate) struct OneSnapshot {
 #[derive(Args)]
 pub(crate) struct CreateArguments {
     /// The session whose pages are captured.
-    #[arg(long, required_unless_present_any = ["prefix", "everything"], conflicts_with_all = ["prefix", "everything"])]
+    #[arg(
+        long,
+        required_unless_present_any = ["prefix", "everything"],
+        conflicts_with_all = ["prefix", "everything"],
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub(super) session: Option<String>,
     /// A file with the prefix's page hashes, 64 hexadecimal digits a line, the first page first.
     #[arg(long, conflicts_with = "everything")]
@@ -70,7 +76,7 @@ pub(crate) struct CreateArguments {
     #[arg(long)]
     pub(super) everything: bool,
     /// What the prefix is called: the session that a restore makes of it.
-    #[arg(long, default_value = "prefix")]
+    #[arg(long, default_value = "prefix", value_parser = NonEmptyStringValueParser::new())]
     pub(super) name: String,
     /// The namespace, 64 hexadecimal digits; needed where it cannot be told from the sessions that are open.
     #[arg(long)]
@@ -88,7 +94,7 @@ pub(crate) struct ShowArguments {
     #[command(flatten)]
     pub(super) of: OneSnapshot,
     /// Also the page hashes and token ids of this sequence.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(super) sequence: Option<String>,
 }
 
@@ -96,7 +102,7 @@ pub(crate) struct ShowArguments {
 #[derive(Args)]
 pub(crate) struct VerifyArguments {
     /// The snapshot; without one all of the tenant's.
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(super) snapshot: Option<String>,
     #[command(flatten)]
     pub(super) at: AskedServer,
@@ -111,10 +117,10 @@ pub(crate) struct RestoreArguments {
     #[arg(long)]
     pub(super) namespace: Option<String>,
     /// This sequence alone.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(super) sequence: Option<String>,
     /// What its session is called; without, as the sequence.
-    #[arg(long = "as")]
+    #[arg(long = "as", value_parser = NonEmptyStringValueParser::new())]
     pub(super) session: Option<String>,
     /// Make no session.
     #[arg(long)]
@@ -127,13 +133,13 @@ pub(crate) struct ForkArguments {
     #[command(flatten)]
     pub(super) of: OneSnapshot,
     /// The sequence; needed where there are several.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(super) sequence: Option<String>,
     /// Leading pages; without, all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pages: Option<u32>,
     /// What the fork's sequence is called; without, the same.
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(super) name: Option<String>,
 }
 
@@ -156,6 +162,7 @@ pub(crate) struct ExportArguments {
     #[command(flatten)]
     pub(super) of: OneSnapshot,
     /// The directory, within archive.exports of the server's host; without, one of the snapshot's name.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(super) directory: Option<String>,
     /// Level of zstd.
     #[arg(long, default_value_t = 19, value_parser = clap::value_parser!(u32).range(1..=22))]
