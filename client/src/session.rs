@@ -76,7 +76,8 @@ pub struct SessionList {
 }
 
 impl Namespace {
-    /// Ends a turn: what the session's pages are now, and what is known about the wait. Returns the pages of its list.
+    /// Ends a turn: what the session's pages are now, and what is known about the wait. Returns the pages of its list:
+    /// fewer than it was told of where some are not in the pool.
     pub async fn end_turn(&self, session: &str, end: &EndTurn) -> Result<usize> {
         Ok(self.end_turn_told(session, end).await?.pages)
     }
