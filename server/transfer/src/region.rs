@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -93,6 +94,41 @@ pub struct Region {
     mapped_bytes: usize,
     /// Who in this process writes what of it.
     claims: Claims,
+    /// Owners that keep it mapped for a device, and use it for nothing themselves.
+    pins: AtomicUsize,
+}
+
+/// A region that is kept mapped for a device. Others that keep it so do not count as its users.
+#[derive(Debug)]
+pub(crate) struct RegionPin(Arc<Region>);
+
+impl RegionPin {
+    pub(crate) fn of(region: &Arc<Region>) -> RegionPin {
+        let region = Arc::clone(region);
+        region.pins.fetch_add(1, Ordering::AcqRel);
+        RegionPin(region)
+    }
+
+    /// Whether somebody has it, or a slot in it, for more than a device.
+    pub(crate) fn is_used(&self) -> bool {
+        // In this order: a pin that comes or goes meanwhile makes it look used, never unused.
+        let pins = self.0.pins.load(Ordering::Acquire);
+        Arc::strong_count(&self.0) > pins
+    }
+}
+
+impl std::ops::Deref for RegionPin {
+    type Target = Arc<Region>;
+
+    fn deref(&self) -> &Arc<Region> {
+        &self.0
+    }
+}
+
+impl Drop for RegionPin {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 // SAFETY: a region is an address range that stays mapped until `drop`, and a descriptor; neither belongs to a
@@ -320,7 +356,7 @@ impl Region {
     fn map(fd: OwnedFd, bytes: usize, block_bytes: usize) -> Result<Self, Errno> {
         let mapped_bytes = bytes.checked_next_multiple_of(block_bytes).ok_or(Errno::NOMEM)?;
         let base = map_shared(&fd, mapped_bytes, block_bytes)?;
-        Ok(Self { fd, base, bytes, mapped_bytes, claims: Claims::default() })
+        Ok(Self { fd, base, bytes, mapped_bytes, claims: Claims::default(), pins: AtomicUsize::new(0) })
     }
 
     fn lock(&self) -> Granted {

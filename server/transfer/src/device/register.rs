@@ -7,9 +7,9 @@
 //! ```
 //! A driver pins under locks that every process of the machine needs, so a slab is registered in pieces with
 //! pauses, and copies use the pieces that are there. A registered region is kept mapped by its entry here;
-//! copies under way keep it too, through their slots. So it is unregistered exactly when the entry is its
-//! last owner, or when the device is closed and nothing is under way: before it is unmapped, and never under
-//! a copy.
+//! copies under way keep it too, through their slots. So it is unregistered exactly when entries of devices are
+//! its last owners, or when the device is closed and nothing is under way: before it is unmapped, and never
+//! under a copy.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::device::driver::{DeviceError, DeviceErrorKind, Driver};
 use crate::device::stats::Stats;
 use crate::limits::{REGIONS_MAX, REGISTER_PAUSE_MAX, REGISTER_PAUSE_MIN, REGISTER_PIECE_BYTES, SWEEP_PAUSE};
-use crate::region::Region;
+use crate::region::{Region, RegionPin};
 use crate::slot::Slot;
 
 /// Where a region's memory begins: its name, as long as it is mapped.
@@ -64,7 +64,7 @@ enum Entry {
 
 #[derive(Debug)]
 struct Pinned {
-    region: Arc<Region>,
+    region: RegionPin,
     /// Leading bytes that are registered, in pieces that begin at multiples of [`REGISTER_PIECE_BYTES`].
     bytes: usize,
     rest: Rest,
@@ -117,7 +117,7 @@ impl Registry {
             Some(Entry::Refused(..)) | None => {}
         }
         if state.entries.len() < REGIONS_MAX && state.closed.is_none() {
-            let pinned = Pinned { region: Arc::clone(region), bytes: 0, rest: Rest::Waiting };
+            let pinned = Pinned { region: RegionPin::of(region), bytes: 0, rest: Rest::Waiting };
             state.entries.insert(base, Entry::Pinned(pinned));
             state.waiting.push_back(base);
             self.changed.notify_all();
@@ -179,7 +179,7 @@ impl Registry {
             let piece = piece_bytes(region, *bytes) as u64;
             let bytes_max = self.bytes_max.unwrap_or_else(host_memory_bytes);
             let room = bytes_max.saturating_sub(state.bytes) >= piece;
-            (Arc::clone(region), *bytes, room)
+            (Arc::clone(&**region), *bytes, room)
         };
         let bytes = piece_bytes(&region, from);
         let registered = if room {
@@ -207,10 +207,13 @@ impl Registry {
                     state.waiting.push_front(base);
                 }
                 let rest = if whole { Rest::None } else { Rest::Waiting };
-                Entry::Pinned(Pinned { region, bytes, rest })
+                Entry::Pinned(Pinned { region: RegionPin::of(&region), bytes, rest })
             }
             (Err(_), 0) => Entry::Refused(Arc::downgrade(&region), !room),
-            (Err(_), bytes) => Entry::Pinned(Pinned { region, bytes, rest: Rest::Refused(!room) }),
+            (Err(_), bytes) => {
+                let rest = Rest::Refused(!room);
+                Entry::Pinned(Pinned { region: RegionPin::of(&region), bytes, rest })
+            }
         };
         state.entries.insert(base, entry);
     }
@@ -242,8 +245,8 @@ impl Registry {
         let mut ended = true;
         for piece in (0..pinned.bytes).step_by(REGISTER_PIECE_BYTES) {
             let begun = Instant::now();
-            // SAFETY: the piece was registered, and no copy under way has a slot in it: we are the region's
-            // only owner, or nothing is under way at all.
+            // SAFETY: the piece was registered, and no copy under way has a slot in it: devices are the region's
+            // only owners, or nothing is under way at all.
             ended &= unsafe { self.driver.unregister(pinned.region.as_ptr().add(piece)) }.is_ok();
             self.pause(begun.elapsed());
         }
@@ -301,7 +304,7 @@ impl Registrations {
 impl Entry {
     fn is_unused(&self) -> bool {
         match self {
-            Entry::Pinned(pinned) => Arc::strong_count(&pinned.region) == 1,
+            Entry::Pinned(pinned) => !pinned.region.is_used(),
             Entry::Refused(region, _) => region.strong_count() == 0,
         }
     }

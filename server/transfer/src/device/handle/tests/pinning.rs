@@ -131,3 +131,31 @@ fn a_slab_that_goes_while_it_is_being_pinned_leaves_nothing_registered() {
     eventually("nor counted", || rig.device.stats().registered_bytes == 0);
     rig.assert_no_faults();
 }
+
+/// Two GPUs of one process on one pool: neither keeps a slab for the other's sake.
+#[test]
+fn a_slab_that_several_devices_have_pinned_goes_with_its_last_user() {
+    let rigs = [Rig::new(strict(), 4), Rig::new(strict(), 4)];
+    for round in 0..3 {
+        let slab = slab(LARGE);
+        for rig in &rigs {
+            there_and_back(rig, &slab.slot(round * PAGE, PAGE).unwrap());
+        }
+        for rig in &rigs {
+            eventually("both pin it", || rig.device.stats().registered_bytes == LARGE as u64);
+        }
+        let slot = slab.slot(0, PAGE).unwrap();
+        drop(slab);
+        thread::sleep(Duration::from_millis(50));
+        assert!(
+            rigs.iter().all(|rig| rig.device.stats().registered_bytes == LARGE as u64),
+            "a slot is a user"
+        );
+        drop(slot);
+        for rig in &rigs {
+            eventually("neither does", || rig.control.registered().is_empty());
+            assert_eq!(rig.device.stats().registered_bytes, 0);
+        }
+    }
+    rigs.iter().for_each(Rig::assert_no_faults);
+}
