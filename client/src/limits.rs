@@ -34,7 +34,7 @@ pub const STAGING_BYTES_MAX: usize = 256 << 20;
 pub const STAGING_BYTES_STEP: usize = 1 << 20;
 /// Pieces of it that are kept for later calls.
 pub const STAGING_KEPT_MAX: usize = CONNECTIONS_MAX;
-/// Bytes of these together; where a NIC knows some of it, as much as may be lent.
+/// Bytes of these together; where a NIC or a device knows some of it, as much as may be lent.
 pub const STAGING_KEPT_BYTES_MAX: usize = 128 << 20;
 /// Bytes of a window over a network from which on the server is asked which pages it has before any are copied.
 pub const ASK_FIRST_BYTES_MIN: usize = 4 << 20;

@@ -2,6 +2,7 @@
 //! taking it back. Must not know: for which call.
 
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use turnkv_transfer::fabric::framed::FramedDomain;
 use turnkv_transfer::fabric::{Access, Domain, HostMemory, RailOffers, RegionKey, TargetMemory};
@@ -22,6 +23,8 @@ pub(super) struct Reach {
 pub(super) struct Memory {
     region: Arc<Region>,
     known: Mutex<Vec<Known>>,
+    /// A device of this host copies from and to it, so has pinned it.
+    has_device: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -76,7 +79,7 @@ impl Memory {
             name: "turnkv-staging".to_owned(),
         };
         let (region, _) = Region::create(&options)?;
-        Ok(Memory { region, known: Mutex::default() })
+        Ok(Memory { region, known: Mutex::default(), has_device: AtomicBool::new(false) })
     }
 
     /// Its bytes.
@@ -94,10 +97,17 @@ impl Memory {
         }
     }
 
-    /// Whether a domain where registering takes long knows it.
+    /// A device copies from or to it.
+    pub(super) fn note_device(&self) {
+        self.has_device.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a device has pinned it, or a domain where registering takes long knows it.
     pub(super) fn is_worth_keeping(&self, slow: impl Fn(u32) -> bool) -> bool {
         let known = self.known.lock();
-        known.iter().any(|known| matches!(known.state, KnownState::Here(_)) && slow(known.number))
+        let has_device = self.has_device.load(Ordering::Relaxed);
+        has_device
+            || known.iter().any(|known| matches!(known.state, KnownState::Here(_)) && slow(known.number))
     }
 
     /// Registers it with a domain that knows nothing of it. Takes as long as that takes.

@@ -65,7 +65,7 @@ pub(crate) struct Staged {
     users: Arc<()>,
 }
 
-/// Lent memory that something of this process writes to, beside the call. It is lent to no other call before all of these are gone.
+/// Lent memory that a device writes to, beside the call. It is lent to no other call before all of these are gone.
 #[derive(Debug, Clone)]
 pub(crate) struct StagedUse {
     _memory: Option<Arc<Memory>>,
@@ -200,9 +200,9 @@ impl StagingState {
 
     /// Bytes that may be at rest, this memory with them.
     fn rest_bytes_max(&self, memory: &Arc<Memory>) -> usize {
-        let is_slow = |memory: &Arc<Memory>| memory.is_worth_keeping(|number| self.slow.contains(&number));
-        let any_slow = self.rest.iter().chain([memory]).any(is_slow);
-        if any_slow { STAGING_BYTES_MAX } else { STAGING_KEPT_BYTES_MAX }
+        let is_dear = |memory: &Arc<Memory>| memory.is_worth_keeping(|number| self.slow.contains(&number));
+        let any_dear = self.rest.iter().chain([memory]).any(is_dear);
+        if any_dear { STAGING_BYTES_MAX } else { STAGING_KEPT_BYTES_MAX }
     }
 }
 
@@ -258,14 +258,16 @@ impl Staged {
         drop(self.kept());
     }
 
-    /// The same, and its bytes are of use still.
+    /// The same, and a device is to read it.
     pub(crate) fn kept(mut self) -> Staged {
         self.answered = true;
+        self.memory.iter().for_each(|memory| memory.note_device());
         self
     }
 
-    /// Something of this process will write to it, and may go on when the call has ended.
+    /// A device will write to it, and may go on when the call has ended.
     pub(crate) fn begin_use(&self) -> StagedUse {
+        self.memory.iter().for_each(|memory| memory.note_device());
         let (memory, room) = (self.memory.clone(), self.room.clone());
         StagedUse { _memory: memory, _room: room, _user: Arc::clone(&self.users) }
     }

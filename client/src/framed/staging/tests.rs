@@ -72,6 +72,24 @@ async fn another_server_knows_nothing_of_it_and_too_much_is_not_kept() {
 }
 
 #[tokio::test]
+async fn what_a_device_has_pinned_is_kept_and_what_it_still_fills_is_lent_to_nobody() {
+    let (room, (domain, reach)) = (Arc::new(StagingRoom::default()), framed());
+    let reaches = [reach];
+    let large = lend(&room, &reaches, STAGING_KEPT_BYTES_MAX + 1).await;
+    let region = large.region();
+    drop(large.begin_use());
+    large.answered();
+    let again = lend(&room, &reaches, STAGING_KEPT_BYTES_MAX + 1).await;
+    assert_eq!((again.region(), domain.registrations()), (region.clone(), 1), "pinning it again takes long");
+    let filling = again.begin_use();
+    again.answered();
+    let soon = || Deadline::after(Duration::from_millis(20));
+    assert!(room.lend(&reaches, 1, soon()).await.is_err(), "its room is taken for as long");
+    drop(filling);
+    assert_ne!(lend(&room, &reaches, STAGING_KEPT_BYTES_MAX + 1).await.region(), region);
+}
+
+#[tokio::test]
 async fn what_is_more_than_may_ever_be_lent_is_refused_at_once_and_says_what_to_do() {
     let (room, (domain, reach)) = (Arc::new(StagingRoom::default()), framed());
     let reaches = [reach];
