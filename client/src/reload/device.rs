@@ -315,6 +315,10 @@ async fn bring(
     };
     if let Err(error) = came.await {
         plane.doubt();
+        // Lent memory whose call was answered to its end can be lent again as it is.
+        if !lent.is_waiting() {
+            staged.answered();
+        }
         return Err(error);
     }
     let memory = LeasedMemory::Staged { _staged: staged.kept(), plane };
