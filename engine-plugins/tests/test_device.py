@@ -287,5 +287,5 @@ def test_a_pool_of_another_host(make_server: Callable[..., Server], device: turn
             assert (came.pages, came.miss, came.plane) == (count, None, plane)
             assert torch.equal(back, stack)
     inline = turnkv.Pool(f"http://{address}").open_namespace("far", **SHAPE)
-    with pytest.raises(ValueError, match="speaks frames"):
+    with pytest.raises(turnkv.Error, match="speaks frames"):
         inline.reload(hashes, to(stack))
