@@ -114,6 +114,7 @@ impl<F: FillTarget> Drop for Filling<F> {
 /// Pages that travel in gRPC's messages are made by a CPU.
 pub(crate) fn no_frames() -> Error {
     Error::invalid(
-        "device memory needs a server that speaks frames: connect by its Unix socket on this host, or by a tcp:// or tls:// address of another one with data_plane auto or framed; or copy through host memory",
+        "device memory needs a server that speaks frames: connect by its Unix socket on this host, or by a tcp:// or \
+         tls:// address of another one with data_plane auto or framed; or copy through host memory",
     )
 }

@@ -297,7 +297,7 @@ impl Lent {
     /// Waits for the rest of the reply, then ends the lease that came with it.
     async fn settle(mut self) {
         let deadline = Deadline::after(SETTLE_WAIT);
-        drop(self.pool.tell_ends(deadline).await);
+        self.pool.tell_ends(deadline).await;
         loop {
             match self.catch_up() {
                 Ok(true) => return self.end(),

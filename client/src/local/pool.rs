@@ -193,9 +193,7 @@ impl LocalPool {
         let telling = async {
             loop {
                 self.ends_wait.notified().await;
-                if let Err(error) = self.tell_ends(deadline).await {
-                    tracing::debug!(?error, "leases end with the next operation");
-                }
+                self.tell_ends(deadline).await;
             }
         };
         match select(pin!(answer), pin!(telling)).await {
@@ -204,7 +202,14 @@ impl LocalPool {
         }
     }
 
-    pub(super) async fn tell_ends(&self, deadline: Deadline) -> Result<(), ConnectError> {
+    /// Tells the ends that wait, if any do, on one connection more.
+    pub(super) async fn tell_ends(&self, deadline: Deadline) {
+        if let Err(error) = self.try_tell_ends(deadline).await {
+            tracing::debug!(?error, "leases end with the next operation");
+        }
+    }
+
+    async fn try_tell_ends(&self, deadline: Deadline) -> Result<(), ConnectError> {
         let none_waits = || self.state.lock().ends.is_empty();
         if none_waits() {
             return Ok(());
