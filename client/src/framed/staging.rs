@@ -254,8 +254,8 @@ impl Staged {
     }
 
     /// The call that it was lent for was answered: the server does nothing with it any more.
-    pub(crate) fn answered(self) {
-        drop(self.kept());
+    pub(crate) fn answered(mut self) {
+        self.answered = true;
     }
 
     /// The same, and a device is to read it.

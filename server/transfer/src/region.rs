@@ -11,7 +11,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -95,7 +96,7 @@ pub struct Region {
     /// Who in this process writes what of it.
     claims: Claims,
     /// Owners that keep it mapped for a device, and use it for nothing themselves.
-    pins: AtomicUsize,
+    pins: Mutex<usize>,
 }
 
 /// A region that is kept mapped for a device. Others that keep it so do not count as its users.
@@ -104,16 +105,16 @@ pub(crate) struct RegionPin(Arc<Region>);
 
 impl RegionPin {
     pub(crate) fn of(region: &Arc<Region>) -> RegionPin {
-        let region = Arc::clone(region);
-        region.pins.fetch_add(1, Ordering::AcqRel);
-        RegionPin(region)
+        let mut pins = region.pins.lock();
+        *pins += 1;
+        RegionPin(Arc::clone(region))
     }
 
     /// Whether somebody has it, or a slot in it, for more than a device.
     pub(crate) fn is_used(&self) -> bool {
-        // In this order: a pin that comes or goes meanwhile makes it look used, never unused.
-        let pins = self.0.pins.load(Ordering::Acquire);
-        Arc::strong_count(&self.0) > pins
+        // No pin comes or goes meanwhile; one that has just gone may count as a user still, never a user as a pin.
+        let pins = self.0.pins.lock();
+        Arc::strong_count(&self.0) > *pins
     }
 }
 
@@ -127,7 +128,7 @@ impl std::ops::Deref for RegionPin {
 
 impl Drop for RegionPin {
     fn drop(&mut self) {
-        self.0.pins.fetch_sub(1, Ordering::AcqRel);
+        *self.0.pins.lock() -= 1;
     }
 }
 
@@ -356,7 +357,7 @@ impl Region {
     fn map(fd: OwnedFd, bytes: usize, block_bytes: usize) -> Result<Self, Errno> {
         let mapped_bytes = bytes.checked_next_multiple_of(block_bytes).ok_or(Errno::NOMEM)?;
         let base = map_shared(&fd, mapped_bytes, block_bytes)?;
-        Ok(Self { fd, base, bytes, mapped_bytes, claims: Claims::default(), pins: AtomicUsize::new(0) })
+        Ok(Self { fd, base, bytes, mapped_bytes, claims: Claims::default(), pins: Mutex::new(0) })
     }
 
     fn lock(&self) -> Granted {

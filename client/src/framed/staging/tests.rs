@@ -69,6 +69,8 @@ async fn another_server_knows_nothing_of_it_and_too_much_is_not_kept() {
     assert!(room.lend(&[first], STAGING_BYTES_MAX, soon).await.is_err(), "no room beside it");
     large.answered();
     assert_eq!(one.registrations(), 1, "the large one is not kept");
+    let small = lend(&room, &[Reach::framed(FRAMED, &one)], 1).await;
+    assert_eq!(small.region().bytes, STAGING_BYTES_STEP as u64, "the small one is");
 }
 
 #[tokio::test]
