@@ -207,3 +207,33 @@ async fn slots_of_a_process_that_says_nothing_are_nobodys_until_it_is_gone() -> 
     leased(&user, &server, |leased, quarantined| (leased, quarantined) == (0, 0)).await?;
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_no_room_beside_newer_leases_is_taken_over_once_these_end() -> Result<()> {
+    // Renewals are far enough apart for others to come first.
+    let limits = "lease_ms = 12000\n".to_owned();
+    let mut server = Server::start(Setup { limits, ..setup(0) })?;
+    let owner = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    let many = 100;
+    for part in chain(1, many).chunks(50) {
+        let parent = (part[0] != chain(1, 1)[0]).then(|| chain(1, many)[49]);
+        owner.offload(&OffloadOptions { parent, ..OffloadOptions::default() }, part).await?;
+    }
+    let mapped = Mapped::hold(&owner, chain(1, many), 0).await?;
+    server.kill()?;
+    server.restart()?;
+    // The same process, and so the same share, by another client of it: most of it is used up.
+    let newer = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+    let most = 96;
+    let mut own = PageSpan::new(&newer.namespace, 1, most, 1)?;
+    ensure!(own.reserve(0, 0, most, None).await? == most, "it came too late: {}", server.log());
+    tokio::time::sleep(Duration::from_millis(4500)).await;
+    let (bytes, beside) = (PAGE * many as u64, PAGE * (many + most) as u64);
+    leased(&newer, &server, |leased, quarantined| (leased, quarantined) == (beside, bytes)).await?;
+    mapped.check("there is no room for it")?;
+    ensure!(mapped.standing(0) == Standing::Orphan, "{:?}", mapped.standing(0));
+    own.release_all()?;
+    leased(&newer, &server, |leased, quarantined| (leased, quarantined) == (bytes, 0)).await?;
+    ensure!(mapped.standing(0) == Standing::ReadOnly && !mapped.span.is_lost(), "{:?}", mapped.standing(0));
+    mapped.check("it is taken over")
+}

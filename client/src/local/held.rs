@@ -6,11 +6,12 @@
 //!   held --------------------------------------> left behind ----------> held
 //!     \-- of other memory ----> orphan <------------/ not there any more
 //! ```
-//! An orphan stays mapped; nobody gives its slot to anyone as long as this process lives.
+//! What is left behind stays so while the server has no room for it. An orphan stays mapped; nobody gives its slot to anyone as long as this process lives.
 
 use super::connection::Server;
 use super::writes::Mapping;
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 use turnkv_proto::wire;
 
 /// The server process that a lease was first held of, and the lease's number there: what is mapped under it goes by this name for
@@ -26,6 +27,8 @@ pub(super) struct HeldLeases {
     pub(super) lost: HashSet<HeldName>,
     /// Releases that found no connection: at most what is held.
     pub(super) unsent: Vec<(Server, wire::ReleaseRequest)>,
+    /// The server had no room for some of what is left: it is told again after so long.
+    pub(super) say_again: Option<Duration>,
     /// A task renews them.
     pub(super) kept: bool,
 }
@@ -63,6 +66,7 @@ impl HeldLeases {
     pub(super) fn move_to(&mut self, instance: u64, memory: u64) {
         self.instance = instance;
         self.unsent.clear();
+        self.say_again = None;
         for lease in self.leases.values_mut() {
             lease.now = None;
             lease.mapping.retain(|mapping| mapping.memory() == memory);

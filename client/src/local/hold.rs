@@ -153,13 +153,22 @@ impl LocalPool {
 
     /// Tells a server, on a connection that has just said Hello, what is mapped since those before it.
     pub(super) async fn say_what_is_mapped(&self, connection: &Connection, deadline: Deadline) -> Result<()> {
-        let left = self.held.lock().left();
+        let left = {
+            let mut held = self.held.lock();
+            held.say_again = None;
+            held.left()
+        };
         for (name, slots) in left {
             let Some(mapping) = connection.account.as_ref().map(Account::begin_mapping) else {
                 return Ok(());
             };
             let reply = ask_to_take_over(connection, slots, deadline).await?;
-            self.note_taken(connection, name, &reply, mapping);
+            if reply.no_room {
+                let (mut held, again) = (self.held.lock(), pause(reply.lease_ms));
+                held.say_again = Some(held.say_again.map_or(again, |other| other.min(again)));
+            } else {
+                self.note_taken(connection, name, &reply, mapping);
+            }
         }
         Ok(())
     }
@@ -189,9 +198,12 @@ impl LocalPool {
     /// first request the next time is due.
     async fn renew_all(self: &Arc<Self>) -> Result<Duration> {
         let deadline = Deadline::after(RENEW_WAIT);
+        if self.held.lock().say_again.is_some() {
+            drop(self.connect(deadline).await?); // each connection that is made says what is left
+        }
         let mut lent = self.acquire(deadline).await?;
         let server = lent.server();
-        let mut next = RENEW_PAUSE_MAX;
+        let mut next = self.held.lock().say_again.unwrap_or(RENEW_PAUSE_MAX);
         // After a connection was had: a server that is new has been told by then.
         let leases: Vec<u64> = self.held.lock().leases.values().filter_map(|lease| lease.now).collect();
         for leases in leases.chunks(RENEW_LEASES_MAX) {

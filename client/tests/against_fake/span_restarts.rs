@@ -64,6 +64,33 @@ async fn what_is_not_taken_over_can_be_copied_and_nothing_else() {
     eventually_async("every slot is given back", || rig.held() == 0).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_has_no_room_for_is_said_again_until_it_has() {
+    let mut rig = outliving(3).await;
+    rig.fake.core.script.lease_ms.store(200, Ordering::SeqCst);
+    let (hashes, pages) = chain(2, 1);
+    assert_eq!(rig.reserve(0, 2).await, 2);
+    rig.write(0, &pages[0]);
+    rig.fake.core.script.held.no_room.store(true, Ordering::SeqCst);
+    rig.fake.restart(true);
+    assert_eq!(rig.namespace.lookup(&hashes).await.unwrap(), 0);
+    assert_eq!(rig.standings(2), [Standing::Orphan, Standing::Orphan]);
+    let settled = || rig.fake.core.settled.lock().unwrap().contains(&(2, true));
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert!(!settled(), "it has slots mapped that are under no lease");
+    assert_eq!(rig.read(0), pages[0]);
+    // One that is given up meanwhile is not said any more.
+    rig.span.vacate(0, 1, 1).unwrap();
+    rig.fake.core.script.held.no_room.store(false, Ordering::SeqCst);
+    eventually_async("it is taken over", || rig.held() == 1).await;
+    eventually_async("nothing else is mapped", settled).await;
+    assert_eq!(rig.standings(1), [Standing::Writable]);
+    let report = rig.span.commit(0, 0, &kept(), &hashes[..1]).await.unwrap();
+    assert_eq!((report.stored, rig.reload(&hashes[..1]).await), (1, pages[..1].to_vec()));
+    rig.span.release_all().unwrap();
+    eventually_async("every slot is given back", || rig.held() == 0).await;
+}
+
 /// Each process numbers its leases anew, so two of different ones may have one number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_of_one_number_of_two_processes_are_not_taken_for_one() {

@@ -329,6 +329,24 @@ fn a_process_that_takes_the_same_slots_over_again_and_again_leaves_others_their_
 }
 
 #[test]
+fn what_newer_leases_leave_no_room_for_is_not_taken_in_part_and_can_be_said_again() {
+    let (mut pool, ns) = left_mapped(|config| config.limits.client_slots_percent = 10);
+    // Of 256 KiB, a client has 25.6: three slots of 8 KiB.
+    let ask = ReserveAsk { ns, shard: 0, client: CLIENT, lease: None, pages: 2 };
+    let newer = pool.reserve(ask, 0).unwrap();
+    assert_eq!(newer.slots.len(), 2);
+    pool.renew(CLIENT, &[newer.lease.unwrap()], 0);
+    let (before, slots) = (pool.stats(), [mapped(0, 0), mapped(1, 1)]);
+    let none = TakenOver { no_room: true, ..TakenOver::default() };
+    assert_eq!(pool.take_over(over(ns, &slots), 0), Ok(none));
+    assert_eq!(pool.stats(), before);
+    pool.release(newer.lease.unwrap(), CLIENT, &[], &[], 0).unwrap();
+    let taken = pool.take_over(over(ns, &slots), 0).unwrap();
+    assert_eq!((taken.positions, taken.no_room), (vec![0, 1], false));
+    pool.check().unwrap();
+}
+
+#[test]
 fn what_a_process_says_wrongly_of_its_slots_is_refused_and_changes_nothing() {
     let (mut pool, ns) = left_mapped(|_| ());
     let before = pool.stats();
@@ -383,7 +401,8 @@ fn where_all_leases_are_held_what_was_mapped_stays_as_it_was_until_one_ends() {
     let plan = pool.begin_reload(read, 0).unwrap();
     let before = pool.stats();
     assert_eq!(before.leases, 2, "the mapped slots are under one");
-    assert_eq!(pool.take_over(over(ns, &[mapped(0, 0)]), 0), Ok(TakenOver::default()));
+    let none = TakenOver { no_room: true, ..TakenOver::default() };
+    assert_eq!(pool.take_over(over(ns, &[mapped(0, 0)]), 0), Ok(none));
     assert_eq!(pool.stats(), before);
     pool.end_reload(plan.lease.unwrap(), ClientId(2), &[], 0).unwrap();
     assert_eq!(pool.take_over(over(ns, &[mapped(0, 0)]), 0).unwrap().positions, [0]);

@@ -90,7 +90,7 @@ impl Books {
         let positions: Vec<u32> = asked.slots.keys().copied().filter(|at| !refused.contains(at)).collect();
         self.next_lease += 1;
         let lease = if positions.is_empty() { 0 } else { self.next_lease };
-        let reply = wire::TakeOverReply { lease, lease_ms: 1, positions: positions.clone() };
+        let reply = wire::TakeOverReply { lease, lease_ms: 1, positions: positions.clone(), no_room: false };
         let released = self.books.taken(name, &reply, self.account.begin_mapping());
         let here = |slot: &MappedSlot| slot.name == name && slot.stands == Stands::Left;
         let kept: Vec<u32> = self.slots.iter().filter(|slot| here(slot)).map(|slot| slot.position).collect();

@@ -149,7 +149,7 @@ async fn what_a_server_that_is_gone_says_of_a_lease_does_not_end_one_of_the_next
     });
     eventually("it is asked", || renewals(&server).len() == 2).await;
     pool.held.lock().move_to(2, memory);
-    let reply = wire::TakeOverReply { lease: 7, lease_ms: 1, positions: vec![0] };
+    let reply = wire::TakeOverReply { lease: 7, lease_ms: 1, positions: vec![0], no_room: false };
     let mapping = Account::of(memory, 2).unwrap().begin_mapping();
     assert!(pool.held.lock().taken((1, 7), &reply, mapping).is_empty());
     server.stall(false);

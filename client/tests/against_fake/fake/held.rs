@@ -16,6 +16,8 @@ pub struct HeldScript {
     pub all_max: AtomicU32,
     /// Positions of each lease that a new process takes over at most; 0: all.
     pub taken_max: AtomicU32,
+    /// Says of each lease that a new process is to take over that there is no room for it now.
+    pub no_room: AtomicBool,
     /// Lets nothing be mapped: pages are to be copied.
     pub refuses: AtomicBool,
     /// Says of every lease that is renewed that it is over.
@@ -156,6 +158,9 @@ impl Core {
     }
 
     fn take_over(&self, ask: wire::TakeOverRequest) -> wire::TakeOverReply {
+        if self.script.held.no_room.load(Ordering::SeqCst) {
+            return wire::TakeOverReply { no_room: true, lease_ms: self.lease_ms(), ..Default::default() };
+        }
         let mut pool = self.pool.lock().unwrap();
         let slots = ask.slots.iter().map(|slot| slot.offset as usize / super::PAGE_BYTES);
         let taken = ask.positions.iter().copied().zip(slots).take(bound(&self.script.held.taken_max));
@@ -166,6 +171,6 @@ impl Core {
         if lease != 0 {
             pool.held.insert(lease, SlotsHeld { slots, next });
         }
-        wire::TakeOverReply { lease, lease_ms: self.lease_ms(), positions }
+        wire::TakeOverReply { lease, lease_ms: self.lease_ms(), positions, no_room: false }
     }
 }

@@ -47,12 +47,14 @@ pub struct TakenOver {
     pub lease: Option<LeaseId>,
     /// The positions under it now. Others stay as they were: mapped, and nobody's.
     pub positions: Vec<u32>,
+    /// Leases that were granted since leave no room for as many slots: all of them are as they were, to be said again.
+    pub no_room: bool,
 }
 
 impl Pool {
     /// Puts slots that a client had mapped under the server before under a held lease of its own. Of each it takes what is still
     /// kept for that client, in the same memory. A page may be mapped at several places, so it may be said again: within
-    /// the shares of what leases may hold.
+    /// the shares of what leases may hold. All of it or, where these have no room now, nothing.
     pub fn take_over(&mut self, ask: TakeOverAsk<'_>, now: Now) -> Result<TakenOver, PoolError> {
         let shards = Shards::one(ask.shard);
         if ask.shard >= self.namespaces.desc(ask.ns)?.shards {
@@ -69,11 +71,11 @@ impl Pool {
         let now = self.store.tick(now);
         let slot_bytes = self.store.slots().class_at(ask.ns.0).slot_bytes;
         let room = self.room().take_over_room(ask.client, slot_bytes, &self.left_holding(ask.client));
+        if ask.slots.len() > room {
+            return Ok(TakenOver { no_room: true, ..TakenOver::default() });
+        }
         let mut items = Vec::new();
         for slot in ask.slots {
-            if items.len() >= room {
-                break;
-            }
             self.store.call.step();
             items.extend(self.take_left(&ask, slot));
         }
@@ -85,7 +87,7 @@ impl Pool {
         let (kind, client, ns, deadline) = (LeaseKind::Held, ask.client, ask.ns, self.deadline(now));
         let lease = NewLease { kind, client, ns, shards, deadline, found: true, items };
         let lease = Some(self.insert_lease(lease));
-        Ok(TakenOver { lease, positions })
+        Ok(TakenOver { lease, positions, no_room: false })
     }
 
     /// A slot from under the lease that the last server's end left it under. That lease stays, until its process has said all that it

@@ -222,6 +222,13 @@ impl World {
             let stats = self.pool.stats();
             let is_full = stats.leases >= stats.leases_max;
             let taken = self.pool.take_over(ask, self.now).unwrap();
+            let is_gone = |address: &Address| self.generations[&address.0] != address.1;
+            if taken.no_room {
+                // There are as many leases as there may be, with those that the last server's end left.
+                assert!(is_full || held.slots.iter().any(|(_, _, address)| is_gone(address)), "{stats:?}");
+                self.ghosts.push(held);
+                continue;
+            }
             let again = self.pool.take_over(ask, self.now).unwrap();
             // It has them mapped at another place too, and gives that up at once.
             assert!(again.positions.iter().all(|position| taken.positions.contains(position)));
@@ -230,10 +237,8 @@ impl World {
             }
             let rest = held.slots.extract_if(.., |(position, _, _)| !taken.positions.contains(position));
             for (_, _, address) in rest {
-                // A page of a slab that had nothing else: it has fresh memory, and the process the old one. Or there are as many
-                // leases as there may be, with those that the last server's end left.
-                let is_gone = self.generations[&address.0] != address.1;
-                assert!(is_gone || is_full, "{address:?} is nobody's");
+                // A page of a slab that had nothing else: it has fresh memory, and the process the old one.
+                assert!(is_gone(&address), "{address:?} is nobody's");
             }
             let Some(lease) = taken.lease else { continue };
             held.begun = self.now;

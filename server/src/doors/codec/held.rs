@@ -114,7 +114,8 @@ pub(crate) fn take_over(raw: wire::TakeOverRequest, guest: &Guest) -> Result<Tak
 
 /// Encodes its answer.
 pub(crate) fn taken_over((taken, lease_ms): (TakenOver, u32)) -> wire::TakeOverReply {
-    wire::TakeOverReply { lease: lease_number(taken.lease), lease_ms, positions: taken.positions }
+    let TakenOver { lease, positions, no_room } = taken;
+    wire::TakeOverReply { lease: lease_number(lease), lease_ms, positions, no_room }
 }
 
 /// Decodes a Release.
