@@ -256,6 +256,13 @@ bench: server
 	@for bench in shm lookup remote nvme mixed prefetch snapshot; do $(TARGET_DIR)/release/$$bench --server $(TARGET_DIR)/release/turnkv; done
 	@$(TARGET_DIR)/release/framed && $(TARGET_DIR)/release/framed --tls
 
+# Pools over a wire of 10 and 25 Gbit/s (RATES="100"), which this host's loopback stands for.
+.PHONY: bench-wire
+bench-wire: server
+	@$(call say,'pools over a wire')
+	@cargo build --locked --release --package turnkv-benches
+	@RATES="$(RATES)" benches/wire.sh
+
 # Rails over verbs beside ib_write_bw and ib_read_bw (perftest), on a machine with a NIC, and over libfabric beside a bare loop of
 # the same provider. Where there is no NIC, or no perftest, a line says so. TURNKV_RDMA names the device.
 .PHONY: bench-rdma
