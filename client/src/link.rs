@@ -120,11 +120,12 @@ impl Link {
         match self.breaker.lock().admit(Instant::now()) {
             Ok(pass) => Ok(Call { link: self, pass: Some(pass) }),
             Err(left) => {
-                let text = format!(
-                    "the pool was not answering; the next call is let through in {} ms",
-                    left.as_millis()
-                );
-                Err(Error::new(ErrorKind::BreakerOpen, text))
+                let next = match left.as_millis() {
+                    // Its time is over, and another call found that first.
+                    0 => "a call that was let through finds out whether it does now".to_owned(),
+                    left => format!("the next call is let through in {left} ms"),
+                };
+                Err(Error::new(ErrorKind::BreakerOpen, format!("the pool was not answering; {next}")))
             }
         }
     }

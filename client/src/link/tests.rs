@@ -13,7 +13,11 @@ impl Link {
 }
 
 fn link(failures: u32) -> Link {
-    let breaker = BreakerConfig { failures, cooldown_ms: 600_000 };
+    link_that_waits(failures, 600_000)
+}
+
+fn link_that_waits(failures: u32, cooldown_ms: u64) -> Link {
+    let breaker = BreakerConfig { failures, cooldown_ms };
     let config = ClientConfig { breaker, ..ClientConfig::default() };
     Link::new(&config, Address::Tcp("host".to_owned(), 1), None).unwrap()
 }
@@ -50,6 +54,21 @@ fn only_an_answer_that_did_not_come_says_that_a_pool_is_sick() {
             assert_eq!(refused.kind, ErrorKind::BreakerOpen);
         }
     }
+}
+
+#[test]
+fn who_is_not_let_through_is_told_when_or_that_another_call_is_finding_out() {
+    let sick = link(1);
+    sick.sicken();
+    let later = sick.admit().unwrap_err().to_string();
+    assert!(later.contains("is let through in 5") && later.ends_with(" ms"), "{later}");
+    let sick = link_that_waits(1, 1);
+    sick.sicken();
+    std::thread::sleep(Duration::from_millis(3));
+    let probe = sick.admit().unwrap();
+    let now = sick.admit().unwrap_err().to_string();
+    assert!(now.contains("finds out whether it does now"), "{now}");
+    drop(probe);
 }
 
 #[test]
