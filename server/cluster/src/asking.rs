@@ -2,7 +2,7 @@
 //! Must not know: how one search goes on.
 
 use crate::effects::{Decision, Effects, Probe};
-use crate::find::{Find, FindNext};
+use crate::find::{Asked, Find, FindNext};
 use crate::ids::{CallId, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
 use crate::limits::{CALLS_MAX, POST_EVERY, REDIRECTS_MAX};
 use crate::lookup::{Lookup, LookupNext, Wanted};
@@ -26,7 +26,8 @@ impl ClusterMember {
         let (call, mut effects) = (self.new_call(), Effects::default());
         let mut authorities = self.authorities(&session.0);
         let authorities = std::array::from_fn(|_| authorities.next());
-        let (find, next) = Find::begin(session, told, authorities, self.home_tip(&session), now);
+        let asked = Asked { session, told, asks_all: self.is_settling() };
+        let (find, next) = Find::begin(asked, authorities, self.home_tip(&session), now);
         if self.admit(call, Call::Find(find), &mut effects) {
             self.find_next(call, next, &mut effects);
             self.deliver_own(&mut effects, now);
@@ -111,16 +112,20 @@ impl ClusterMember {
         now: Now,
     ) {
         let Some(Call::Find(find)) = self.calls.get(&call) else { return };
-        let session = find.session;
+        let session = find.asked.session;
         // A tip that names this member and what it does not have: told to whoever believes it.
         let own = tip.filter(|tip| tip.home == self.config.own);
         if let Some(lost) = own.filter(|tip| self.home_tip(&session) != Some(*tip)) {
             self.withdraw(session, lost.home, lost.turn, effects);
         }
-        let tip = tip
-            .filter(|tip| tip.home.member != self.config.own.member && self.view().reaches(tip.home.member));
+        let tip = tip.filter(|tip| tip.home.member != self.config.own.member);
+        let is_there = |tip: &Tip| self.view().admits(tip.home) && self.view().reaches(tip.home.member);
+        let is_there = tip.as_ref().is_some_and(is_there);
         if let Some(Call::Find(find)) = self.calls.get_mut(&call) {
-            let next = find.answered(from, tip, now);
+            let next = match tip {
+                Some(gone) if !is_there => find.lost(from, gone, now),
+                tip => find.answered(from, tip, now),
+            };
             self.find_next(call, next, effects);
         }
     }
@@ -164,7 +169,7 @@ impl ClusterMember {
             FindNext::Wait => {}
             FindNext::Ask(authority) => {
                 if let Some(Call::Find(find)) = self.calls.get(&call) {
-                    self.tell(authority, Message::AskTip { call, session: find.session }, effects);
+                    self.tell(authority, Message::AskTip { call, session: find.asked.session }, effects);
                 }
             }
             FindNext::Decided(decision) => self.end(call, decision, effects),

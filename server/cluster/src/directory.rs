@@ -47,6 +47,11 @@ impl Directory {
         self.tips.get(session).copied().filter(|tip| view.admits(tip.home))
     }
 
+    /// Where it was said to be, also by a home that is gone since: how many turns have ended is worth knowing.
+    pub fn last_tip(&self, session: &SessionKey) -> Option<Tip> {
+        self.tips.get(session).copied()
+    }
+
     /// A member holds a prefix. The two heard of last are remembered.
     pub fn publish_post(&mut self, prefix: PrefixKey, holder: Life, view: &View) {
         let known = self.posts.get(&prefix).copied();

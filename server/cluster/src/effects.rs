@@ -38,6 +38,9 @@ pub enum Decision {
     Holds(Held),
     /// No peer has it: the archive may, else it is computed.
     Nowhere,
+    /// The same of a session of which so many turns have ended: its home is gone. Those that follow are counted from there on, or the one
+    /// that was its home would be believed when it is back.
+    Lost(u32),
 }
 
 /// What an operator is told.

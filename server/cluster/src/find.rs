@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! asking --tip of the turn told of, or later--> pull
-//!        --none, and no turn was told of--> nowhere
+//!        --none, and no turn was told of--> nowhere, or lost with a home that is gone
+//!        --either, no turn told of, and members have just come or gone--> asking the next authority
 //!        --no answer in time--> asking the next authority
 //!        --earlier than told, from all--> waiting --a little later--> asking the first one again
 //! any    --FIND_MS over--> the best heard of: here, pull, or nowhere
@@ -13,10 +14,19 @@ use crate::effects::Decision;
 use crate::ids::{MemberId, Now, SessionKey, Tip};
 use crate::limits::{ASK_MS, AUTHORITIES, FIND_MS, TOLD_AGAIN_MS};
 
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) session: SessionKey,
+    /// Turns that the asker knows have ended; 0: none.
+    pub(crate) told: u32,
+    /// What one authority says is not enough: it may not have been told of all yet.
+    pub(crate) asks_all: bool,
+}
+
 /// One turn's search.
 pub(crate) struct Find {
-    pub(crate) session: SessionKey,
-    told: u32,
+    pub(crate) asked: Asked,
     authorities: [Option<MemberId>; AUTHORITIES],
     at: usize,
     asking: bool,
@@ -24,6 +34,8 @@ pub(crate) struct Find {
     deadline: Now,
     best: Option<Tip>,
     here: Option<Tip>,
+    /// Turns that have ended at a home that is gone.
+    lost: u32,
 }
 
 /// What a search wants next.
@@ -38,18 +50,18 @@ pub(crate) enum FindNext {
 }
 
 impl Find {
-    /// `here`: what this member has of it. `told`: turns that the asker knows have ended; 0: none.
+    /// `here`: what this member has of it.
     pub(crate) fn begin(
-        session: SessionKey,
-        told: u32,
+        asked: Asked,
         authorities: [Option<MemberId>; AUTHORITIES],
         here: Option<Tip>,
         now: Now,
     ) -> (Find, FindNext) {
         let deadline = now.saturating_add(FIND_MS);
         let (best, at, asking, until) = (here, 0, false, now);
-        let mut find = Find { session, told, authorities, at, asking, until, deadline, best, here };
-        let next = if here.is_some_and(|here| here.turn >= told) { find.decide() } else { find.ask(now) };
+        let mut find = Find { asked, authorities, at, asking, until, deadline, best, here, lost: 0 };
+        let next =
+            if here.is_some_and(|here| here.turn >= asked.told) { find.decide() } else { find.ask(now) };
         (find, next)
     }
 
@@ -69,17 +81,25 @@ impl Find {
         {
             self.best = Some(tip);
         }
-        if self.best.is_some_and(|best| best.turn >= self.told && best.turn > 0) || now >= self.deadline {
+        let Asked { told, asks_all, .. } = self.asked;
+        let is_enough = |best: Tip| best.turn > 0 && best.turn >= told && (told > 0 || !asks_all);
+        if self.best.is_some_and(is_enough) || now >= self.deadline {
             return self.decide();
         }
         if !self.asking || self.authority() != Some(from) {
             return FindNext::Wait; // an answer that came too late to be waited for
         }
-        if self.told == 0 {
+        if told == 0 && !asks_all {
             return self.decide();
         }
         self.at += 1;
         self.ask(now)
+    }
+
+    /// The same of a tip whose home is gone.
+    pub(crate) fn lost(&mut self, from: MemberId, tip: Tip, now: Now) -> FindNext {
+        self.lost = self.lost.max(tip.turn);
+        self.answered(from, None, now)
     }
 
     pub(crate) fn tick(&mut self, now: Now) -> FindNext {
@@ -98,7 +118,7 @@ impl Find {
             (self.asking, self.until) = (true, now.saturating_add(ASK_MS));
             return FindNext::Ask(authority);
         }
-        if self.told == 0 || self.authorities[0].is_none() {
+        if self.asked.told == 0 || self.authorities[0].is_none() {
             return self.decide();
         }
         (self.asking, self.until) = (false, now.saturating_add(TOLD_AGAIN_MS));
@@ -107,6 +127,7 @@ impl Find {
 
     fn decide(&self) -> FindNext {
         FindNext::Decided(match self.best {
+            None if self.lost > 0 => Decision::Lost(self.lost),
             None => Decision::Nowhere,
             Some(best) if Some(best) == self.here => Decision::Here,
             Some(best) => Decision::Pull(best),

@@ -48,7 +48,7 @@ impl ClusterMember {
             }
             Message::Over { .. } => {}
             Message::AskTip { call, session } => {
-                let tip = self.directory.tip(&session, self.guard.view());
+                let tip = self.directory.last_tip(&session);
                 self.tell(from.member, Message::TipIs { call, tip }, effects);
             }
             Message::TipIs { call, tip } => self.tip_is(call, from.member, tip, effects, now),

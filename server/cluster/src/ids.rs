@@ -81,10 +81,10 @@ impl PrefixKey {
 }
 
 impl Tip {
-    /// Whether this one is believed rather than the other: the later turn, then the one it moved to, then the later life. What holds of any two holds
-    /// everywhere, in whichever order they are heard.
+    /// Whether this one is believed rather than the other: the later turn, then the one it moved to, then the longer one, then the later
+    /// life. What holds of any two holds everywhere, in whichever order they are heard.
     pub fn beats(&self, other: &Tip) -> bool {
-        let rank = |tip: &Tip| (tip.turn, tip.moves, tip.home.incarnation, tip.home.member, tip.pages);
+        let rank = |tip: &Tip| (tip.turn, tip.moves, tip.pages, tip.home.incarnation, tip.home.member);
         rank(self) > rank(other)
     }
 }

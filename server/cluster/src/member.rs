@@ -8,7 +8,7 @@ use crate::guard::{Observation, ViewGuard, Viewed};
 use crate::health::Hysteresis;
 use crate::homes::{Home, Homes};
 use crate::ids::{CallId, Incarnation, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
-use crate::limits::{ASK_ALL_MAX, GENERATION_ROUNDS, MOVED_MAX, PUBLISH_MAX};
+use crate::limits::{ASK_ALL_MAX, GENERATION_ROUNDS, HURRY_ROUNDS, MOVED_MAX, PUBLISH_MAX};
 use crate::lookup::{Lookup, posts_of};
 use crate::message::{Envelope, Message};
 use crate::placement::{authorities, ranked};
@@ -81,6 +81,8 @@ pub struct ClusterMember {
     homes: Homes,
     moved: Recent<SessionKey, Tip>,
     rounds: u64,
+    /// The last round in which the view differed.
+    changed: u64,
 }
 
 /// A call under way.
@@ -105,6 +107,7 @@ impl ClusterMember {
             homes: Homes::default(),
             moved: Recent::new(MOVED_MAX),
             rounds: 0,
+            changed: 0,
         }
     }
 
@@ -161,6 +164,7 @@ impl ClusterMember {
             Viewed::Held(rounds) => effects.notices.push(Notice::ViewHeld(rounds)),
             Viewed::Changed => {
                 self.homes.hurry();
+                self.changed = self.rounds;
                 effects.notices.push(Notice::ViewChanged(self.view().epoch()));
             }
         }
@@ -259,6 +263,11 @@ impl ClusterMember {
             self.moved.put(session, tip);
             effects.demote.push(session);
         }
+    }
+
+    /// Whether an authority may not have been told of all yet: the view has just changed.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.rounds - self.changed <= HURRY_ROUNDS + 1
     }
 
     pub(crate) fn withdraw(&self, session: SessionKey, home: Life, turn: u32, effects: &mut Effects) {

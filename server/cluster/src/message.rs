@@ -56,7 +56,7 @@ pub enum Message {
     TipIs {
         /// The asker's number for it.
         call: CallId,
-        /// Where it is, as far as is known.
+        /// Where it is, as far as is known: or was, if that member is gone.
         tip: Option<Tip>,
     },
     /// To an authority: who holds these?

@@ -192,7 +192,7 @@ impl<'a> Cluster<'a> {
                 }
                 Ok(Some(tip))
             }
-            Decision::Holds(_) | Decision::Nowhere => Ok(None),
+            Decision::Holds(_) | Decision::Nowhere | Decision::Lost(_) => Ok(None),
         }
     }
 

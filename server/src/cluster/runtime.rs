@@ -55,6 +55,8 @@ pub(crate) enum Where {
     },
     /// Nobody says: the archive may have it, else it is computed.
     Nowhere,
+    /// At a member that is gone: so many turns of it have ended.
+    Lost(u32),
 }
 
 /// The members as others are told of them.
@@ -169,7 +171,7 @@ impl Cluster {
         let at = match &found {
             Where::Here => FoundAt::Here,
             Where::Home { .. } => FoundAt::Elsewhere,
-            Where::Nowhere => FoundAt::Nowhere,
+            Where::Nowhere | Where::Lost(_) => FoundAt::Nowhere,
         };
         self.counts.found(at, began.elapsed());
         found
@@ -376,6 +378,7 @@ impl Cluster {
                 }
                 None => Where::Nowhere,
             },
+            Decision::Lost(turns) => Where::Lost(turns),
             Decision::Holds(_) | Decision::Nowhere => Where::Nowhere,
         }
     }

@@ -100,8 +100,8 @@ impl Engine {
                 let started = here.started + self.pull(pull).unwrap_or(0);
                 Ok(Some(PrefetchBegun { started, ..here }))
             }
-            Ok(Some(AtHome::Silent(member))) => Err(silent(&member.name)),
-            Ok(Some(AtHome::Goes(_)) | None) => Ok(None),
+            Ok(Some(AtHome::Silent(member, _))) => Err(silent(&member.name)),
+            Ok(Some(AtHome::Goes(_) | AtHome::Lost(_)) | None) => Ok(None),
             Err(_) => Err(silent("its home")),
         }
     }

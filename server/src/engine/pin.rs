@@ -83,7 +83,7 @@ impl Engine {
                 );
                 Err(Error::new(ErrorKind::SessionUnknown, text))
             }
-            Where::Here | Where::Nowhere => Ok(()),
+            Where::Here | Where::Nowhere | Where::Lost(_) => Ok(()),
         }
     }
 

@@ -26,8 +26,10 @@ pub(super) enum AtHome {
     Goes(Arc<MemberCard>),
     /// The turns that it had, and the pull of all its pages.
     Named(u32, Pull),
-    /// It does not answer: what it has is not known.
-    Silent(Arc<MemberCard>),
+    /// It does not answer: what it has is not known, but that it had so many turns.
+    Silent(Arc<MemberCard>, u32),
+    /// It is gone, after so many turns.
+    Lost(u32),
 }
 
 impl Engine {
@@ -74,7 +76,13 @@ impl Engine {
     ) -> Option<Arc<MemberCard>> {
         match self.at_home(cluster, &ask.of, ask.ended, ask.may_go).await? {
             AtHome::Goes(member) => Some(member),
-            AtHome::Silent(_) => None,
+            AtHome::Silent(_, turns) | AtHome::Lost(turns) => {
+                let (session, now) = (&ask.of.session, self.now());
+                if let Err(error) = self.decide().pool.count_turns(ns, session, turns, now) {
+                    tracing::debug!(%error, session = session.as_str(), "its turns are counted anew");
+                }
+                None
+            }
             AtHome::Named(turns, pull) => {
                 self.follow(ns, &ask.of.session, turns, pull).await;
                 None
@@ -110,11 +118,12 @@ impl Engine {
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
                     redirects += 1;
-                    silent = (error == PullError::Unreachable).then_some(AtHome::Silent(member));
+                    let is_silent = error == PullError::Unreachable;
+                    silent = is_silent.then_some(AtHome::Silent(member, tip.turn));
                 }
             }
         }
-        silent
+        if let Where::Lost(turns) = found { Some(AtHome::Lost(turns)) } else { silent }
     }
 
     /// A session goes on here, and has pulled what is not here. It may have very many pages, so this goes on beside whoever waits for it,

@@ -7,11 +7,13 @@
 //! - `nowhere`: prompts that no member has
 //! - `pins`: prefixes that another member has pinned too
 //! - `signposts`: prompts in a large cluster
+//! - `lost_homes`: sessions whose home is gone when their next turn begins
 //! - `faults`: homes that are slow, damaged on the way, killed, begin again; pools that are killed while they pull
 #![forbid(unsafe_code)]
 
 mod faults;
 mod hops;
+mod lost_homes;
 mod nowhere;
 mod pins;
 mod signposts;

@@ -85,7 +85,7 @@ impl World {
                 self.pull(number, to, session, Some(tip.home), pages);
             }
             Decision::Holds(held) => self.pull(number, held.member, session, None, held.pages),
-            Decision::Nowhere if !turn.looked => {
+            Decision::Nowhere | Decision::Lost(_) if !turn.looked => {
                 turn.looked = true;
                 turn.from = None;
                 let hashes = self.sessions[session].hashes.clone();
@@ -96,7 +96,7 @@ impl World {
                 let ask = PrefixAsk { namespace: NAMESPACE, hashes, only_posts: false, local, hint };
                 self.call(number, |member, now| member.lookup(ask, now));
             }
-            Decision::Nowhere => self.read_local(number),
+            Decision::Nowhere | Decision::Lost(_) => self.read_local(number),
         }
     }
 

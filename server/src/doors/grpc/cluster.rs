@@ -202,7 +202,7 @@ impl wire::cluster_server::Cluster for ClusterService {
                 let (turn, pages) = tip.map_or((0, 0), |tip| (tip.turn, tip.pages));
                 wire::FindReply { at: Some(codec::card(&cluster.own())), here: true, turn, pages }
             }
-            Where::Nowhere => wire::FindReply::default(),
+            Where::Nowhere | Where::Lost(_) => wire::FindReply::default(),
         }))
     }
 
