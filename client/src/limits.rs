@@ -66,6 +66,9 @@ pub const RENEWALS_PER_LEASE: u64 = 4;
 pub const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`RENEW_PAUSE_MIN`].
 pub const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// For how long a server that is gone is waited for, to be told of what a client gave up: then it stays in quarantine until the
+/// process ends.
+pub const GIVEN_UP_TOLD_WAIT: Duration = Duration::from_secs(600);
 /// The same of an offload from a device. A window's pages are committed before the next one begins, and a
 /// device idles in between: the time of some round trips, which larger windows make a small part.
 pub const DEVICE_WINDOW_BYTES_MAX: u64 = 256 << 20;

@@ -12,6 +12,7 @@
 //!
 //! - `connection`: a connection, the server at its other end; `talk`: messages as frames
 //! - `place`: where a server listens for frames; `pool`: [`LocalPool`], the connections at rest there; `lent`: one of them while an operation has it
+//! - `given_up`: telling a server what nothing else will be asked of any more
 //! - `mapped_slabs`, `attach`: the server's slabs, mapped here; `held`, `hold`: leases of pages that are
 //!   mapped
 //! - `read_grant`: a read lease that outlives its operation
@@ -19,6 +20,7 @@
 
 mod attach;
 mod connection;
+mod given_up;
 mod held;
 mod hold;
 mod lent;

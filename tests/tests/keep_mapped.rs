@@ -237,3 +237,51 @@ async fn what_has_no_room_beside_newer_leases_is_taken_over_once_these_end() -> 
     ensure!(mapped.standing(0) == Standing::ReadOnly && !mapped.span.is_lost(), "{:?}", mapped.standing(0));
     mapped.check("it is taken over")
 }
+
+/// When a client gives all up and goes, beside a restart of its server; its process goes on.
+#[derive(Clone, Copy, Debug)]
+enum Goes {
+    WhileNobodyServes,
+    AfterTheRestart,
+    AfterAnotherClientCame,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_around_a_restart_leaves_nothing_in_quarantine() -> Result<()> {
+    for upgrades in [false, true] {
+        for goes in [Goes::WhileNobodyServes, Goes::AfterTheRestart, Goes::AfterAnotherClientCame] {
+            // Its renewals do not come to its help.
+            let limits = "lease_ms = 60000\n".to_owned();
+            let mut server = Server::start(Setup { limits, ..setup(0) })?;
+            let other = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+            other.offload(&OffloadOptions::default(), &chain(1, HELD)).await?;
+            let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
+            let mut mapped = Mapped::hold(&user, chain(1, HELD), RESERVED).await?;
+            let away = async move || -> Result<()> {
+                mapped.span.release_all()?;
+                drop((mapped, user));
+                Ok(())
+            };
+            if upgrades {
+                ensure!(server.upgrade(&[])?.status.success(), "{}", server.log());
+            } else {
+                server.kill()?;
+                if let Goes::WhileNobodyServes = goes {
+                    away().await?;
+                    server.restart()?;
+                    let other = User::connect(&server.address(), DataPlane::Inline, PAGE).await?;
+                    leased(&other, &server, |leased, quarantined| (leased, quarantined) == (0, 0)).await?;
+                    continue;
+                }
+                server.restart()?;
+            }
+            if let Goes::AfterAnotherClientCame = goes {
+                ensure!(other.reload(&chain(1, HELD)).await?.pages == HELD);
+            }
+            away().await?;
+            let gone = leased(&other, &server, |leased, quarantined| (leased, quarantined) == (0, 0)).await;
+            gone.with_context(|| format!("{goes:?}, upgrades: {upgrades}"))?;
+        }
+    }
+    Ok(())
+}

@@ -12,6 +12,7 @@ use super::connection::Server;
 use super::writes::Mapping;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use turnkv_proto::wire;
 
 /// The server process that a lease was first held of, and the lease's number there: what is mapped under it goes by this name for
@@ -29,8 +30,18 @@ pub(super) struct HeldLeases {
     pub(super) unsent: Vec<(Server, wire::ReleaseRequest)>,
     /// The server had no room for some of what is left: it is told again after so long.
     pub(super) say_again: Option<Duration>,
+    pub(super) given_up: GivenUp,
     /// A task renews them.
     pub(super) kept: bool,
+}
+
+/// Whether the server is being told of what was given up, and whether there is more since that began.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp {
+    /// Where it is done; none before anything was held.
+    pub(super) runtime: Option<Handle>,
+    pub(super) is_told: bool,
+    pub(super) more: bool,
 }
 
 /// Slots that a lease is on, for the server after this one.

@@ -17,6 +17,7 @@ use crate::limits::{RENEW_LEASES_MAX, RENEW_PAUSE_MAX, RENEW_PAUSE_MIN, RENEW_WA
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::FLAG_FAILURE;
 
@@ -73,6 +74,7 @@ impl LocalPool {
         let mapping = wish.0.into_iter().collect();
         let (now, orphans) = (Some(lease), BTreeMap::new());
         held.leases.insert((instance, lease), HeldLease { of: slots, now, orphans, is_left: false, mapping });
+        held.given_up.runtime = Some(Handle::current());
         if !std::mem::replace(&mut held.kept, true) {
             drop(tokio::spawn(keep(Arc::downgrade(self), asked, pause(reply.lease_ms))));
         }
@@ -127,27 +129,49 @@ impl LocalPool {
 
     /// Gives slots back that are not mapped any more (no positions: all of the lease; else ascending), now or when a
     /// connection can be had.
-    pub(crate) fn release(&self, server: &Server, lease: u64, positions: &[u32], corrupt: Vec<u32>) {
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        server: &Server,
+        lease: u64,
+        positions: &[u32],
+        corrupt: Vec<u32>,
+    ) {
         let told = {
             let mut held = self.held.lock();
             let told = held.give_up((server.instance, lease), positions);
             told.map(|told| (held.instance, told))
         };
-        match told {
+        let is_told = match told {
             Some((instance, (lease, positions))) => self.send_release(instance, lease, positions, corrupt),
             // What it was mapped from is given up: that may have been all that a server before had leased.
-            None => self.tell_settled(),
+            None => self.has_open() && self.tell_settled(),
+        };
+        if !is_told {
+            self.tell_later();
         }
     }
 
-    fn send_release(&self, instance: u64, lease: u64, positions: Vec<u32>, corrupt: Vec<u32>) {
+    /// False: it waits for a connection.
+    fn send_release(&self, instance: u64, lease: u64, positions: Vec<u32>, corrupt: Vec<u32>) -> bool {
         let server = self.server().0;
         if server.instance != instance {
-            return; // that server process is gone, and another was not told of these slots
+            return true; // that server process is gone, and another was not told of these slots
         }
         let release = wire::ReleaseRequest { lease, client: server.client, positions, corrupt };
-        if !self.tell(&server, Verb::Release, &release) {
+        let is_sent = self.has_open() && self.tell(&server, Verb::Release, &release);
+        if !is_sent {
             self.held.lock().unsent.push((server, release));
+        }
+        is_sent
+    }
+
+    /// Sends releases that found no connection.
+    pub(super) fn send_unsent(&self, server: &Server) {
+        let unsent = std::mem::take(&mut self.held.lock().unsent);
+        for (from, release) in unsent.into_iter().filter(|(from, _)| from == server) {
+            if !self.tell(&from, Verb::Release, &release) {
+                self.held.lock().unsent.push((from, release));
+            }
         }
     }
 
@@ -190,7 +214,8 @@ impl LocalPool {
         };
         if !released.is_empty() {
             let all = released.len() == reply.positions.len();
-            self.send_release(instance, reply.lease, if all { Vec::new() } else { released }, Vec::new());
+            let _is_sent =
+                self.send_release(instance, reply.lease, if all { Vec::new() } else { released }, Vec::new());
         }
     }
 
@@ -221,12 +246,7 @@ impl LocalPool {
             }
         }
         drop(lent); // at rest, so that the releases can use it
-        let unsent = std::mem::take(&mut self.held.lock().unsent);
-        for (from, release) in unsent.into_iter().filter(|(from, _)| *from == server) {
-            if !self.tell(&from, Verb::Release, &release) {
-                self.held.lock().unsent.push((from, release));
-            }
-        }
+        self.send_unsent(&server);
         Ok(next)
     }
 }

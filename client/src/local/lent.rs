@@ -316,10 +316,13 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if self.writing.take().is_some() {
-            self.pool.tell_settled();
-        }
+        let wrote = self.writing.take().is_some();
+        let is_told = !wrote || self.pool.tell_settled();
         if self.connection.is_none() {
+            self.permit = None;
+            if wrote && !(is_told && self.pool.has_open()) {
+                self.pool.tell_later();
+            }
             return;
         }
         match self.catch_up() {

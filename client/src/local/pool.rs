@@ -129,16 +129,29 @@ impl LocalPool {
         Ok(connection)
     }
 
-    /// A write of an operation is over: tells the server, if it still has to know, that none is under way from before it.
-    pub(super) fn tell_settled(&self) {
+    /// A write of an operation is over: tells the server, if it still has to know, that none is under way from before it. False: there is
+    /// no connection to tell it on.
+    pub(super) fn tell_settled(&self) -> bool {
         let mut state = self.state.lock();
         if !state.unsettled && !state.unsaid {
-            return;
+            return true;
         }
-        if let Some(connection) = state.idle.pop() {
-            state.settle(&connection);
-            state.idle.push(connection);
+        let Some(connection) = state.idle.pop() else { return false };
+        state.settle(&connection);
+        state.idle.push(connection);
+        true
+    }
+
+    /// Whether a connection is at rest at whose other end somebody is. A frame into the rings of a server that is gone is heard by nobody.
+    pub(super) fn has_open(&self) -> bool {
+        let mut state = self.state.lock();
+        while let Some(connection) = state.idle.pop() {
+            if matches!(connection.socket.peer_hung_up(), Ok(false)) {
+                state.idle.push(connection);
+                return true;
+            }
         }
+        false
     }
 
     /// Sends a message without a reply on a connection at rest. False: there is none to this server now.
