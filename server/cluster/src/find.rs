@@ -82,7 +82,7 @@ impl Find {
             self.best = Some(tip);
         }
         let Asked { told, asks_all, .. } = self.asked;
-        let is_enough = |best: Tip| best.turn > 0 && best.turn >= told && (told > 0 || !asks_all);
+        let is_enough = |best: Tip| best.turn >= told && (told > 0 || !asks_all);
         if self.best.is_some_and(is_enough) || now >= self.deadline {
             return self.decide();
         }

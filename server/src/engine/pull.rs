@@ -32,6 +32,16 @@ pub(super) enum AtHome {
     Lost(u32),
 }
 
+/// Where a session's next turn is.
+enum WentOn {
+    /// Here, with what its home names, if it has one.
+    Here,
+    /// At its home.
+    There(Arc<MemberCard>),
+    /// Here, and what its home had in so many turns is out of reach.
+    Lost(u32),
+}
+
 impl Engine {
     /// Before a turn begins here: where the session's last one ended, if that was not here, and its pages on their way from there.
     /// Bounded in time, however much its home names; the turn begins whatever it finds, unless that is a home to which the caller may go
@@ -48,22 +58,30 @@ impl Engine {
                 session = ask.of.session.as_str(),
                 "a session's home did not say in time what it has"
             );
-            None
+            WentOn::Here
         });
-        match (home, self.afar.brought.take(&ask.of.namespace, &ask.of.session)) {
-            // Of what its home named, what came before is here; and where the home says more of it, that is known already.
-            (None, Some(brought))
-                if self.turn_of(ns, &ask.of.session).is_none_or(|turn| turn < brought.turns) =>
-            {
-                let (engine, session) = (Arc::clone(self), ask.of.session.clone());
-                done(spawn_blocking(move || {
-                    engine.goes_on_here(ns, &session, brought.turns, &brought.hashes);
-                }))
-                .await;
-                None
-            }
-            (home, _) => home,
+        let brought = self.afar.brought.take(&ask.of.namespace, &ask.of.session);
+        let ended = match home {
+            WentOn::There(member) => return Some(member),
+            WentOn::Here => 0,
+            WentOn::Lost(turns) => turns,
+        };
+        // Of what its home named, what came before is here; and where the home says more of it, that is known already.
+        if let Some(brought) = brought
+            && self.turn_of(ns, &ask.of.session).is_none_or(|turn| turn < brought.turns)
+        {
+            let (engine, session) = (Arc::clone(self), ask.of.session.clone());
+            done(spawn_blocking(move || {
+                engine.goes_on_here(ns, &session, brought.turns, &brought.hashes);
+            }))
+            .await;
         }
+        if ended > 0
+            && let Err(error) = self.decide().pool.count_turns(ns, &ask.of.session, ended, self.now())
+        {
+            tracing::debug!(%error, session = ask.of.session.as_str(), "its turns are counted anew");
+        }
+        None
     }
 
     /// Has what a session's home names pulled, and the session go on here. Returns the home instead, asking it nothing, where the caller
@@ -73,20 +91,15 @@ impl Engine {
         cluster: &Cluster,
         ns: NamespaceIndex,
         ask: &BeginTurn<'_>,
-    ) -> Option<Arc<MemberCard>> {
-        match self.at_home(cluster, &ask.of, ask.ended, ask.may_go).await? {
-            AtHome::Goes(member) => Some(member),
-            AtHome::Silent(_, turns) | AtHome::Lost(turns) => {
-                let (session, now) = (&ask.of.session, self.now());
-                if let Err(error) = self.decide().pool.count_turns(ns, session, turns, now) {
-                    tracing::debug!(%error, session = session.as_str(), "its turns are counted anew");
-                }
-                None
-            }
-            AtHome::Named(turns, pull) => {
+    ) -> WentOn {
+        match self.at_home(cluster, &ask.of, ask.ended, ask.may_go).await {
+            Some(AtHome::Goes(member)) => WentOn::There(member),
+            Some(AtHome::Silent(_, turns) | AtHome::Lost(turns)) => WentOn::Lost(turns),
+            Some(AtHome::Named(turns, pull)) => {
                 self.follow(ns, &ask.of.session, turns, pull).await;
-                None
+                WentOn::Here
             }
+            None => WentOn::Here,
         }
     }
 

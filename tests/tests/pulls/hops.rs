@@ -75,6 +75,28 @@ async fn a_session_keeps_its_list_and_its_tail_on_another_host() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_is_found_where_its_first_turn_begins() -> Result<()> {
+    let pools = Pools::start(3, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    let hashes = chain(5, 40);
+    turn(&users[0], "talk", 0, &hashes, 0).await?;
+    for (fork, pages) in [("whole", 40), ("part", 25)] {
+        let shared = users[0].namespace.fork("talk", fork, (pages < 40).then_some(pages)).await?;
+        ensure!(shared == pages);
+        for (at, ended) in [(1, 0), (2, 1)] {
+            let begun = users[at].namespace.begin_turn(fork).await?;
+            ensure!((begun.turn, begun.pages + begun.afar) == (ended + 1, pages), "{fork}: {begun:?}");
+            ensure!(users[at].reload(&hashes[..pages]).await?.pages == pages);
+            crate::support::end(&users[at], fork, &begun, &hashes[..pages]).await?;
+        }
+    }
+    // The session that it was forked from lives where it did.
+    let begun = users[0].namespace.begin_turn("talk").await?;
+    ensure!((begun.turn, begun.pages, begun.afar) == (2, 40, 0), "{begun:?}");
+    Ok(())
+}
+
 /// Whoever routes says where the next turn begins: its pages are there before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_brought_to_where_its_next_turn_will_begin() -> Result<()> {
