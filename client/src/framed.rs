@@ -7,8 +7,9 @@
 //! - `staging`: the memory that is lent; `memory`: what knows it; `lent_slots`: slots of a pool, lent as they are
 //!
 //! Lent memory is the plane's own, or slots that keep their memory mapped, never borrowed from the caller: a call may be dropped at any
-//! moment, and a server that has not heard of it may still read or write what it was told of. Bytes are copied between the caller's memory and it, and their
-//! checksums taken and compared in the same pass: by a CPU, or by the device that the caller's memory is on.
+//! moment, and a server that has not heard of it may still read or write what it was told of. Bytes are copied between the caller's
+//! memory and the plane's, and their checksums taken and compared in the same pass: by a CPU, or by the device that the caller's memory
+//! is on.
 
 mod lent_slots;
 mod memory;

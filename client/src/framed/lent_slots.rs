@@ -5,7 +5,6 @@
 //! NIC may go on, and registering with it takes long: where there is one, pages go through staging memory.
 
 use super::memory::Reach;
-use crate::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use turnkv_proto::limits::REMOTE_REGIONS_MAX;
 use turnkv_proto::wire;
@@ -24,21 +23,26 @@ pub(crate) struct LentSlots {
 }
 
 impl LentSlots {
-    /// Lends these slots. None: not as they are, because not only framed rails would reach them or they lie too far apart.
-    pub(super) fn lend(reaches: &[Reach], slots: &[Slot]) -> Result<Option<LentSlots>> {
-        let [reach] = reaches else { return Ok(None) };
+    /// Lends these slots. None: not as they are, because not only framed rails would reach them, they lie too far apart, or too much is lent.
+    pub(super) fn lend(reaches: &[Reach], slots: &[Slot]) -> Option<LentSlots> {
+        let [reach] = reaches else { return None };
         let (runs, places) = runs(slots);
         if reach.is_slow || runs.len() > REMOTE_REGIONS_MAX {
-            return Ok(None);
+            return None;
         }
         let (domain, number) = (Arc::clone(reach.domain()), reach.number);
         let mut lent = LentSlots { domain, number, keys: Vec::with_capacity(runs.len()), places };
         for run in runs {
             let memory = TargetMemory::Host(Arc::new(run) as Arc<dyn HostMemory>);
-            let failed = |error| Error::new(ErrorKind::Internal, format!("lending slots: {error}"));
-            lent.keys.push(lent.domain.register(memory, Access::Write).map_err(failed)?);
+            match lent.domain.register(memory, Access::Write) {
+                Ok(key) => lent.keys.push(key),
+                Err(error) => {
+                    tracing::debug!(%error, "slots are not lent as they are: their pages are staged");
+                    return None;
+                }
+            }
         }
-        Ok(Some(lent))
+        Some(lent)
     }
 
     /// What names them to the server.

@@ -77,7 +77,7 @@ impl FramedPlane {
     ) -> Result<Option<LentSlots>> {
         let bytes = slots.iter().map(Slot::len).sum();
         let rails = self.prepared(lent, bytes, deadline).await?;
-        LentSlots::lend(&rails.reaches(), slots)
+        Ok(LentSlots::lend(&rails.reaches(), slots))
     }
 
     async fn prepared(&self, lent: &mut Lent, bytes: usize, deadline: Deadline) -> Result<Arc<Rails>> {

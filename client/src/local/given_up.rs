@@ -21,7 +21,7 @@ impl LocalPool {
         let given_up = &mut held.given_up;
         given_up.more = true;
         let Some(runtime) = Handle::try_current().ok().or_else(|| given_up.runtime.clone()) else { return };
-        if !std::mem::replace(&mut given_up.is_told, true) {
+        if !std::mem::replace(&mut given_up.is_being_told, true) {
             drop(runtime.spawn(tell_until_told(Telling(Some(Arc::clone(self))))));
         }
     }
@@ -39,7 +39,7 @@ impl LocalPool {
     fn has_more_given_up(&self) -> bool {
         let mut held = self.held.lock();
         let more = std::mem::take(&mut held.given_up.more);
-        held.given_up.is_told = more;
+        held.given_up.is_being_told = more;
         more
     }
 }
@@ -50,7 +50,7 @@ struct Telling(Option<Arc<LocalPool>>);
 impl Drop for Telling {
     fn drop(&mut self) {
         if let Some(pool) = self.0.take() {
-            pool.held.lock().given_up.is_told = false;
+            pool.held.lock().given_up.is_being_told = false;
         }
     }
 }

@@ -6,7 +6,8 @@
 //!   held --------------------------------------> left behind ----------> held
 //!     \-- of other memory ----> orphan <------------/ not there any more
 //! ```
-//! What is left behind stays so while the server has no room for it. An orphan stays mapped; nobody gives its slot to anyone as long as this process lives.
+//! What is left behind stays so while the server has no room for it. An orphan stays mapped; nobody gives its slot to anyone as long as
+//! this process lives.
 
 use super::connection::Server;
 use super::writes::Mapping;
@@ -40,7 +41,7 @@ pub(super) struct HeldLeases {
 pub(super) struct GivenUp {
     /// Where it is done; none before anything was held.
     pub(super) runtime: Option<Handle>,
-    pub(super) is_told: bool,
+    pub(super) is_being_told: bool,
     pub(super) more: bool,
 }
 

@@ -118,7 +118,7 @@ impl Find {
             (self.asking, self.until) = (true, now.saturating_add(ASK_MS));
             return FindNext::Ask(authority);
         }
-        if self.asked.told == 0 || self.authorities[0].is_none() {
+        if self.asked.told <= self.lost || self.authorities[0].is_none() {
             return self.decide();
         }
         (self.asking, self.until) = (false, now.saturating_add(TOLD_AGAIN_MS));
