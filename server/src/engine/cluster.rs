@@ -25,14 +25,26 @@ impl Engine {
         self.cluster.as_ref()
     }
 
-    /// A turn of a session ended here, or it came back, or was forked from one that is here: the others are told.
+    /// A turn of a session ended here, or it came back: the others are told. Of one that began no turn here another member knows more.
     pub(super) fn tell_home(&self, ns: NamespaceIndex, of: &SessionKey) {
+        if let Some(turn) = self.turn_of(ns, &of.session).filter(|turn| *turn > 0) {
+            self.tell_kept(ns, of, turn);
+        }
+    }
+
+    /// A session was forked from one that is here: the same, before its first turn.
+    pub(super) fn tell_fork(&self, ns: NamespaceIndex, of: &SessionKey) {
+        if let Some(turn) = self.turn_of(ns, &of.session) {
+            self.tell_kept(ns, of, turn);
+        }
+    }
+
+    fn tell_kept(&self, ns: NamespaceIndex, of: &SessionKey, turn: u32) {
         let Some(cluster) = self.cluster() else { return };
         // A host that is being emptied is home of nothing new: what it declined of this turn nobody would find here.
         if self.is_draining() && cluster.home_tip(&of.namespace, &of.session).is_none() {
             return;
         }
-        let Some(turn) = self.turn_of(ns, &of.session) else { return };
         let hashes = self.session_hashes(ns, &of.session).unwrap_or_default();
         cluster.turn_ended(&of.namespace, &of.session, turn, &hashes);
     }

@@ -177,7 +177,7 @@ impl Engine {
         let now = self.now();
         let pages = self.decide().pool.fork(ns, session, fork, pages, now).map_err(refuse)?;
         self.remember(ns, fork);
-        self.tell_home(ns, &SessionKey { namespace: of.namespace, session: fork.clone() });
+        self.tell_fork(ns, &SessionKey { namespace: of.namespace, session: fork.clone() });
         Ok(pages)
     }
 
