@@ -29,7 +29,12 @@ impl ClusterMember {
         }
         if let Some(latest) = self.guard.fence(from) {
             effects.notices.push(Notice::Fenced(from.member));
-            self.tell(from.member, Message::Over { latest }, &mut effects);
+            // That a life here is over holds whoever says so: two that do not hear one another would wait for that for ever. It is not
+            // answered, or they would answer one another as fast as messages travel.
+            match envelope.message {
+                Message::Over { .. } => self.hear(envelope, &mut effects, now),
+                _ => self.tell(from.member, Message::Over { latest }, &mut effects),
+            }
             return effects;
         }
         self.guard.mark(from.member, from.incarnation);

@@ -274,7 +274,12 @@ fn whoever_speaks_for_a_life_that_is_over_is_told() {
     // And whoever is told so itself says that it has to begin again.
     let over =
         Envelope { from: life(1, 4), to: MemberId(0), message: Message::Over { latest: Incarnation(2) } };
-    assert_eq!(member.receive(over, 0).notices, [Notice::Superseded(Incarnation(2))]);
+    assert_eq!(member.receive(over.clone(), 0).notices, [Notice::Superseded(Incarnation(2))]);
+    // Also by one whose own life is over: two that say so of one another begin again, both.
+    let over = Envelope { from: life(1, 3), ..over };
+    let effects = member.receive(over, 0);
+    assert_eq!(effects.notices, [Notice::Fenced(MemberId(1)), Notice::Superseded(Incarnation(2))]);
+    assert!(effects.send.is_empty(), "each would answer the other's answer");
 }
 
 #[test]
