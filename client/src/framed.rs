@@ -4,14 +4,12 @@
 //! - `plane`: [`FramedPlane`], what all calls share: control connections, rails, lent memory, servers that speak no frames
 //! - `rails`: which data rails there are; `open_rail`: asking for one
 //! - `nics`: the NICs of this host, opened in the background; `pause`: before what failed is tried again
-//! - `staging`: the memory that is lent; `memory`: what knows it; `lent_slots`: slots of a pool, lent as they are
+//! - `staging`: the memory that is lent; `memory`: what knows it
 //!
-//! Lent memory is the plane's own, or slots that keep their memory mapped, never borrowed from the caller: a call may be dropped at any
-//! moment, and a server that has not heard of it may still read or write what it was told of. Bytes are copied between the caller's
-//! memory and the plane's, and their checksums taken and compared in the same pass: by a CPU, or by the device that the caller's memory
-//! is on.
+//! Lent memory is the plane's own, never the caller's: a call may be dropped at any moment, and a server that has not heard
+//! of it may still read or write what it was told of. Bytes are copied between the caller's memory and it, and their
+//! checksums taken and compared in the same pass: by a CPU, or by the device that the caller's memory is on.
 
-mod lent_slots;
 mod memory;
 mod nics;
 mod open_rail;
@@ -20,7 +18,6 @@ mod plane;
 mod rails;
 mod staging;
 
-pub(crate) use lent_slots::LentSlots;
 pub(crate) use plane::FramedPlane;
 pub(crate) use staging::{Staged, StagedUse};
 

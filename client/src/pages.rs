@@ -64,21 +64,6 @@ impl PageTarget<'_> {
         }
     }
 
-    /// The slot that it is, if it is one.
-    pub(crate) fn slot(&self) -> Option<&Slot> {
-        match self {
-            PageTarget::Slot(target) => Some(target.page.slot()),
-            _ => None,
-        }
-    }
-
-    /// The page was written into the slot that this is; the checksum of what is there.
-    pub(crate) fn arrived(&mut self) -> Option<u64> {
-        let PageTarget::Slot(target) = self else { return None };
-        target.checksum = target.page.slot().page().checksum();
-        Some(target.checksum)
-    }
-
     /// Copies the page out of its slot; the checksum of what was copied.
     pub(crate) fn drain(&mut self, page: &Page) -> u64 {
         match self {

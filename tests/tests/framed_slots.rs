@@ -1,4 +1,4 @@
-//! Pages that a server over a network writes straight into the slots they are for: each is where it belongs and no byte beside it, a
+//! Pages that are reloaded over a network into slots, as a pool does that pulls them: each is where it belongs and no byte beside it, a
 //! bit that turned costs a page, and a call that is dropped writes nothing any more.
 
 use anyhow::{Context, Result, ensure};

@@ -55,11 +55,6 @@ pub(super) enum Knows {
 }
 
 impl Reach {
-    /// What it is told of memory.
-    pub(super) fn domain(&self) -> &Arc<dyn Domain> {
-        &self.domain
-    }
-
     /// Over a NIC.
     pub(super) fn nic(number: u32, domain: &Arc<dyn RailOffers>) -> Reach {
         let domain: Arc<dyn Domain> = Arc::clone(domain) as Arc<dyn Domain>;

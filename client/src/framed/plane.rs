@@ -1,7 +1,6 @@
 //! What all calls over a network share. Owns: the memory lent to one server process and the rails to it, and for how long a
 //! server counts as one that speaks no frames. Must not know: verbs.
 
-use super::lent_slots::LentSlots;
 use super::rails::Rails;
 use super::staging::{Staged, StagingRoom};
 use crate::config::FabricConfig;
@@ -13,7 +12,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
-use turnkv_transfer::Slot;
 use turnkv_transfer::fabric::Engine;
 
 /// The way to one server over a network.
@@ -64,29 +62,12 @@ impl FramedPlane {
 
     /// Memory for so many bytes, lent to the server of this connection, with rails to reach it by.
     pub(crate) async fn stage(&self, lent: &mut Lent, bytes: usize, deadline: Deadline) -> Result<Staged> {
-        let rails = self.prepared(lent, bytes, deadline).await?;
-        self.staging.lend(&rails.reaches(), bytes, deadline).await
-    }
-
-    /// Lends slots to the server of this connection as they are, to be written. None: they cannot be, so pages are staged.
-    pub(crate) async fn lend_slots(
-        &self,
-        lent: &mut Lent,
-        slots: &[Slot],
-        deadline: Deadline,
-    ) -> Result<Option<LentSlots>> {
-        let bytes = slots.iter().map(Slot::len).sum();
-        let rails = self.prepared(lent, bytes, deadline).await?;
-        Ok(LentSlots::lend(&rails.reaches(), slots))
-    }
-
-    async fn prepared(&self, lent: &mut Lent, bytes: usize, deadline: Deadline) -> Result<Arc<Rails>> {
         let rails = self.rails_to(&lent.server());
         for domain in self.staging.overfull() {
             rails.renew(domain);
         }
         rails.prepare(&self.port, lent, bytes, deadline).await?;
-        Ok(rails)
+        self.staging.lend(&rails.reaches(), bytes, deadline).await
     }
 
     /// A call came back otherwise than it should: a rail may be gone that this end still has.

@@ -1,9 +1,9 @@
 //! One window of a reload over a network: the server writes pages into lent memory and tells of each when it is there; from there it
-//! is copied to its target and checked on the way. Targets that are slots are lent themselves, and checked where they are. Owns:
-//! reading the stream of pages, asking once more for a page that arrived damaged. Must not know: what comes before and after the window.
+//! is copied to its target and checked on the way. Owns: reading the stream of pages, asking once more for a page that arrived
+//! damaged. Must not know: what comes before and after the window.
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::framed::{FramedPlane, LentSlots, Staged};
+use crate::error::{Error, Result};
+use crate::framed::{FramedPlane, Staged};
 use crate::limits::YIELD_BYTES;
 use crate::local::Lent;
 use crate::namespace::Namespace;
@@ -12,7 +12,6 @@ use crate::pages::PageTarget;
 use crate::reload::{Arrivals, MissCause, ReloadReport, ReloadWindow, tier};
 use std::collections::VecDeque;
 use turnkv_proto::wire::{self, Verb};
-use turnkv_transfer::Slot;
 
 /// How far a window came.
 enum Came {
@@ -32,74 +31,53 @@ impl Namespace {
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let memory = self.reload_memory(plane, &mut lent, window, targets).await?;
-        let came = self.reload_twice(&mut lent, &memory, window, targets, report).await;
+        let staged = plane.stage(&mut lent, window.positions() * self.page_bytes(), window.deadline).await?;
+        let came = self.reload_twice(&mut lent, &staged, window, targets, report).await;
         if came.is_err() {
             plane.doubt();
         }
         // Lent memory whose call was answered to its end can be lent again as it is.
-        if let ReloadMemory::Staged(staged) = memory
-            && !lent.is_waiting()
-        {
+        if !lent.is_waiting() {
             staged.answered();
         }
         came
-    }
-
-    /// Lends what the server is to write pages to.
-    async fn reload_memory(
-        &self,
-        plane: &FramedPlane,
-        lent: &mut Lent,
-        window: &ReloadWindow,
-        targets: &[PageTarget<'_>],
-    ) -> Result<ReloadMemory> {
-        let slots: Option<Vec<Slot>> = targets.iter().map(|target| target.slot().cloned()).collect();
-        if let Some(slots) = slots.filter(|slots| !slots.is_empty())
-            && let Some(slots) = plane.lend_slots(lent, &slots, window.deadline).await?
-        {
-            return Ok(ReloadMemory::Slots(slots));
-        }
-        let bytes = window.positions() * self.page_bytes();
-        plane.stage(lent, bytes, window.deadline).await.map(ReloadMemory::Staged)
     }
 
     /// Asks once more for what comes from a damaged page on.
     async fn reload_twice(
         &self,
         lent: &mut Lent,
-        memory: &ReloadMemory,
+        staged: &Staged,
         window: &ReloadWindow,
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
     ) -> Result<()> {
         let before = report.pages;
-        if let Came::Through = self.reload_once(lent, memory, window, targets, report, false).await? {
+        if let Came::Through = self.reload_once(lent, staged, window, targets, report, false).await? {
             return Ok(());
         }
         // The wire may have damaged it, or the pool's memory: the server looks at its own bytes this time.
         let again = report.pages - before;
         let rest = window.starting_at(again);
-        if let Came::Damaged = self.reload_once(lent, memory, &rest, targets, report, true).await? {
+        let targets = &mut targets[window.moved.positions(again)..];
+        if let Came::Damaged = self.reload_once(lent, staged, &rest, targets, report, true).await? {
             tracing::warn!(namespace = %self.id(), "a page was damaged on its way twice: it is a miss");
             report.miss = Some(MissCause::Checksum);
         }
         Ok(())
     }
 
-    /// The window's pages are those of the last targets.
     async fn reload_once(
         &self,
         lent: &mut Lent,
-        memory: &ReloadMemory,
+        staged: &Staged,
         window: &ReloadWindow,
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
         verify: bool,
     ) -> Result<Came> {
-        let (page_bytes, first) = (self.page_bytes(), targets.len() - window.positions());
-        let places = memory.places(first, window.positions(), page_bytes)?;
-        let mut incoming = Incoming::ask(lent, places, window, verify)?;
+        let page_bytes = self.page_bytes();
+        let mut incoming = Incoming::ask(self, lent, staged, window, verify)?;
         let (mut copied, mut arrivals) = (0, Arrivals::new(window.moved));
         while let Some((position, page)) = incoming.next().await? {
             let page = match page {
@@ -110,16 +88,8 @@ impl Namespace {
                     return Ok(Came::Through);
                 }
             };
-            let found = match memory {
-                ReloadMemory::Staged(staged) => {
-                    let slot = staged.slot(position * page_bytes, page_bytes)?;
-                    targets[first + position].drain(&slot.page())
-                }
-                ReloadMemory::Slots(_) => {
-                    let none = || Error::new(ErrorKind::Internal, "lent slots without a slot");
-                    targets[first + position].arrived().ok_or_else(none)?
-                }
-            };
+            let slot = staged.slot(position * page_bytes, page_bytes)?;
+            let found = targets[position].drain(&slot.page());
             if self.link.config.verify && found != page.checksum {
                 tracing::debug!(namespace = %self.id(), position, "a page was damaged on its way");
                 incoming.drain().await?;
@@ -137,46 +107,6 @@ impl Namespace {
     }
 }
 
-/// What the server writes pages to.
-enum ReloadMemory {
-    /// Lent memory of the plane's own: to be copied from.
-    Staged(Staged),
-    /// The targets themselves.
-    Slots(LentSlots),
-}
-
-impl ReloadMemory {
-    /// The places of `positions` pages from target `first` on. Lent memory of the plane's own is used from its begin.
-    fn places(&self, first: usize, positions: usize, page_bytes: usize) -> Result<RemotePlaces> {
-        match self {
-            ReloadMemory::Staged(staged) => {
-                Ok(RemotePlaces::one_behind_the_other(staged, positions, page_bytes))
-            }
-            ReloadMemory::Slots(slots) => {
-                let spans = (first..).take(positions).map(|at| slots.span(at, page_bytes)).collect();
-                let spans: Option<Vec<wire::RemoteSpan>> = spans;
-                let spans = spans.ok_or_else(|| Error::invalid("more pages than lent slots"))?;
-                Ok(RemotePlaces { regions: slots.regions(), spans })
-            }
-        }
-    }
-}
-
-/// Where the pages of one call go, as the server is told.
-pub(crate) struct RemotePlaces {
-    regions: Vec<wire::RemoteRegion>,
-    /// One a page.
-    spans: Vec<wire::RemoteSpan>,
-}
-
-impl RemotePlaces {
-    /// In lent memory, from its begin on.
-    pub(crate) fn one_behind_the_other(staged: &Staged, positions: usize, page_bytes: usize) -> RemotePlaces {
-        let spans = (0..positions).map(|position| span(position * page_bytes, page_bytes)).collect();
-        RemotePlaces { regions: vec![staged.region()], spans }
-    }
-}
-
 /// The stream that answers one call: each page in lent memory, in order.
 pub(crate) struct Incoming<'a> {
     lent: &'a mut Lent,
@@ -187,22 +117,24 @@ pub(crate) struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    /// Asks for a window's pages. The server looks at its own bytes where it is to `verify` them.
+    /// Asks for a window's pages, one behind the other in lent memory. The server looks at its own bytes where it is to `verify` them.
     pub(crate) fn ask(
+        namespace: &Namespace,
         lent: &'a mut Lent,
-        places: RemotePlaces,
+        staged: &Staged,
         window: &'a ReloadWindow,
         verify: bool,
     ) -> Result<Incoming<'a>> {
-        let page = |(position, span): (usize, wire::RemoteSpan)| wire::RemotePage {
+        let page_bytes = namespace.page_bytes();
+        let page = |position: usize| wire::RemotePage {
             position: position as u32,
             checksum: 0,
-            spans: vec![span],
+            spans: vec![span(position * page_bytes, page_bytes)],
         };
         let request = wire::RemoteReloadRequest {
             begin: Some(wire::BeginReloadRequest { client: lent.client(), ..window.begin.clone() }),
-            regions: places.regions,
-            pages: places.spans.into_iter().enumerate().map(page).collect(),
+            regions: vec![staged.region()],
+            pages: (0..window.positions()).map(page).collect(),
             verify,
         };
         lent.request(Verb::RemoteReload, &request, window.deadline)?;

@@ -8,7 +8,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::region::Region;
-use crate::slot::Slot;
 
 /// What the server may do with registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,17 +53,6 @@ pub unsafe trait HostMemory: Send + Sync + fmt::Debug {
 unsafe impl HostMemory for Region {
     fn address(&self) -> NonNull<u8> {
         self.base()
-    }
-
-    fn bytes(&self) -> usize {
-        self.len()
-    }
-}
-
-// SAFETY: a slot lies inside its region and keeps that mapped; the rest holds as for all of it.
-unsafe impl HostMemory for Slot {
-    fn address(&self) -> NonNull<u8> {
-        self.region().base().map_addr(|base| base.saturating_add(self.offset()))
     }
 
     fn bytes(&self) -> usize {
