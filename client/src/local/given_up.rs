@@ -7,30 +7,30 @@ use super::connection::ConnectError;
 use super::pool::LocalPool;
 use crate::backoff::Backoff;
 use crate::deadline::Deadline;
-use crate::limits::{CONNECTIONS_MAX, GIVEN_UP_TOLD_WAIT, RENEW_WAIT};
+use crate::limits::{GIVEN_UP_TOLD_WAIT, RENEW_WAIT};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
 impl LocalPool {
-    /// The server could not be told of what was given up: it is, as soon as one is there. Operations that are under way will tell it.
+    /// The server could not be told of what was given up: it is, as soon as a connection can be had.
     pub(super) fn tell_later(self: &Arc<Self>) {
-        if self.permits.available_permits() < CONNECTIONS_MAX {
-            return;
-        }
         let mut held = self.held.lock();
         let given_up = &mut held.given_up;
         given_up.more = true;
-        let Some(runtime) = Handle::try_current().ok().or_else(|| given_up.runtime.clone()) else { return };
+        let Some(runtime) = Handle::try_current().ok().or_else(|| given_up.runtime.clone()) else {
+            tracing::debug!("no runtime to tell a server what was given up: the next operation does");
+            return;
+        };
         if !std::mem::replace(&mut given_up.is_being_told, true) {
             drop(runtime.spawn(tell_until_told(Telling(Some(Arc::clone(self))))));
         }
     }
 
-    /// Each connection that is made says what is mapped, and what is not.
-    async fn tell_given_up(&self) -> Result<(), ConnectError> {
-        let connection = self.connect(Deadline::after(RENEW_WAIT)).await?;
-        let server = connection.server.clone();
-        self.give_back(connection);
+    /// Each connection that is made says what is mapped, and each that comes to rest what is not any more.
+    async fn tell_given_up(self: &Arc<Self>) -> Result<(), ConnectError> {
+        let lent = self.acquire(Deadline::after(RENEW_WAIT)).await?;
+        let server = lent.server();
+        drop(lent); // at rest, so that the releases can use it
         self.send_unsent(&server);
         Ok(())
     }

@@ -319,7 +319,6 @@ impl Drop for Lent {
         let wrote = self.writing.take().is_some();
         let is_told = !wrote || self.pool.tell_settled();
         if self.connection.is_none() {
-            self.permit = None;
             if wrote && !(is_told && self.pool.has_open()) {
                 self.pool.tell_later();
             }

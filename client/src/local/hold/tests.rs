@@ -109,6 +109,21 @@ async fn a_release_that_finds_no_connection_is_sent_with_the_next_renewal() {
 }
 
 #[tokio::test]
+async fn what_a_client_gives_up_while_all_connections_are_lent_is_told_also_when_it_goes() {
+    let (server, _) = server(60_000);
+    let pool = server.pool();
+    let (_, one) = hold(&pool, 7, 3).await.unwrap();
+    let mut lent = Vec::new();
+    while pool.server().1 > 0 {
+        lent.push(pool.acquire(long()).await.unwrap());
+    }
+    pool.release(&one, 7, &[], Vec::new());
+    drop(pool);
+    eventually("it is told long before a renewal is due", || releases(&server) == [(7, Vec::new())]).await;
+    drop(lent);
+}
+
+#[tokio::test]
 async fn leases_are_renewed_in_as_many_calls_as_it_takes_and_one_that_is_gone_is_lost_alone() {
     let (server, renewal) = server(60_000);
     let (pool, account) = (server.pool(), Account::of(some_memory(), 1).unwrap());
