@@ -252,8 +252,11 @@ impl Cluster {
     /// # Errors
     /// It does not come to know it, or has the session itself.
     pub async fn number_of_home(&self, asked: usize, namespace: &NamespaceId, session: &str) -> Result<u64> {
-        let request =
-            NameSessionRequest { namespace: namespace.0.to_vec().into(), session: session.to_owned() };
+        let request = NameSessionRequest {
+            namespace: namespace.0.to_vec().into(),
+            session: session.to_owned(),
+            turn_begins: false,
+        };
         let until = Instant::now() + AGREE_MAX;
         loop {
             let said = self.client(asked).await?.name_session(request.clone()).await?.into_inner();

@@ -330,10 +330,17 @@ async fn strangers_and_nonsense_are_refused_and_change_nothing() -> Result<()> {
 async fn number_of(cluster: &Cluster, home: usize, asked: usize) -> Result<u64> {
     let (users, namespace) = users(cluster).await?;
     turn(&users[home], "numbered", &chain(77, 2)).await?;
-    let request =
-        NameSessionRequest { namespace: namespace.0.to_vec().into(), session: "numbered".to_owned() };
-    let held = cluster.client(home).await?.name_session(request).await?.into_inner();
+    let ask = |turn_begins| NameSessionRequest {
+        namespace: namespace.0.to_vec().into(),
+        session: "numbered".to_owned(),
+        turn_begins,
+    };
+    let held = cluster.client(home).await?.name_session(ask(false)).await?.into_inner();
     ensure!(!held.not_home && held.turn == 1 && held.hashes.len() == 2 * 32, "{held:?}");
+    ensure!(held.waited_ms == 0, "no turn begins: {held:?}");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let held = cluster.client(home).await?.name_session(ask(true)).await?.into_inner();
+    ensure!(!held.not_home && (20..600_000).contains(&held.waited_ms), "{held:?}");
     cluster.number_of_home(asked, &namespace, "numbered").await
 }
 

@@ -71,7 +71,7 @@ pub use verbs::record::{LIST_CHUNK_PAGES, ListChunk, ListStart, PinRecord, Sessi
 pub use verbs::reload::{ReloadAsk, ReloadPlan, ReloadStep};
 pub use verbs::resting::{RestingSession, RestingWalk};
 pub use verbs::retain::Retaining;
-pub use verbs::session::EndTurn;
+pub use verbs::session::{EndTurn, FromElsewhere};
 pub use verbs::sizing::NamespaceRoom;
 pub use verbs::slabs::SlabAction;
 pub use verbs::take_over::{MappedSlot, TakeOverAsk, TakenOver};

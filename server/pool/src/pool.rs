@@ -36,7 +36,8 @@ use crate::store::Store;
 ///   [`turn_begun`](Pool::turn_begun) ([`begin_turn`](Pool::begin_turn));
 ///   [`end_turn_step`](Pool::end_turn_step) ([`end_turn`](Pool::end_turn)),
 ///   [`retain_some`](Pool::retain_some); of what ended elsewhere: [`continue_session`](Pool::continue_session),
-///   [`count_turns`](Pool::count_turns), [`extend_list`](Pool::extend_list)
+///   [`count_turns`](Pool::count_turns), [`extend_list`](Pool::extend_list); of what goes on elsewhere:
+///   [`begin_elsewhere`](Pool::begin_elsewhere), [`end_elsewhere`](Pool::end_elsewhere)
 /// - *Sessions*: [`fork`](Pool::fork), [`supersede`](Pool::supersede), [`close`](Pool::close),
 ///   [`take_forgotten`](Pool::take_forgotten); [`describe_some`](Pool::describe_some),
 ///   [`described`](Pool::described) ([`describe_session`](Pool::describe_session));

@@ -29,7 +29,14 @@ impl World {
 
     fn goes_on(&mut self, turns: u32, pages: u32) {
         let start = self.start(pages);
-        self.pool.continue_session(self.ns, &self.id, turns, start, 0).unwrap();
+        self.pool
+            .continue_session(
+                self.ns,
+                &self.id,
+                &FromElsewhere { turns, start, ..FromElsewhere::default() },
+                0,
+            )
+            .unwrap();
         self.pool.check().unwrap();
     }
 
@@ -100,4 +107,51 @@ fn turns_that_ended_elsewhere_count_and_never_backwards() {
     assert_eq!(world.begin(), (8, 0));
     world.pool.count_turns(world.ns, &world.id, 3, 0).unwrap();
     assert_eq!(world.begin(), (9, 0));
+}
+
+#[test]
+fn what_a_session_teaches_does_not_depend_on_where_its_next_turn_runs() {
+    let taught = |elsewhere: bool| {
+        let (mut pool, ns) = one_slab(SLOTS, 0, PolicyKind::Session);
+        pool.introduce_client(CLIENT, UserId(0));
+        let id = SessionId::parse("talk").unwrap();
+        store(&mut pool, ns, None, 0..10);
+        pool.begin_turn(ns, &id, 0).unwrap();
+        let (keep, hashes_of) = (0, hashes(0..10));
+        let end = EndTurn {
+            keep,
+            hashes: &hashes_of,
+            tail_tokens: 0,
+            expected_return_ms: 0,
+            ttl_ms: 0,
+            priority: 0,
+            last: false,
+        };
+        pool.end_turn(ns, &id, end, 0).unwrap();
+        if elsewhere {
+            assert_eq!(pool.begin_elsewhere(ns, &id, 5_000), Ok(5_000));
+            pool.end_elsewhere(ns, &id, 9_000).unwrap();
+            let left = pool.session_record(ns, &id, 9_000).unwrap();
+            assert!(left.hashes.is_empty() && pool.lookup(ns, &hashes(0..10), 9_000).unwrap().present == 10);
+        } else {
+            pool.begin_turn(ns, &id, 5_000).unwrap();
+        }
+        (0..100).for_each(|at| pool.maintain(9_000 + at * 1_000));
+        pool.check().unwrap();
+        let learned = pool.learned(Some(ns)).unwrap();
+        pool.close(ns, &id, 200_000).unwrap();
+        (learned, pool.learned(Some(ns)).unwrap())
+    };
+    let (here, there) = (taught(false), taught(true));
+    assert!(there.0 == here.0, "one that went on elsewhere is one that did not come back");
+    assert!(there.1 == there.0, "nobody waits here for it any more");
+}
+
+#[test]
+fn a_session_in_its_turn_here_does_not_begin_another_one_elsewhere() {
+    let mut world = World::new();
+    store(&mut world.pool, world.ns, None, 0..4);
+    assert_eq!(world.pool.begin_elsewhere(world.ns, &world.id, 0), Err(PoolError::SessionUnknown));
+    world.begin();
+    assert_eq!(world.pool.begin_elsewhere(world.ns, &world.id, 700), Ok(0));
 }

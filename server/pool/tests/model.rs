@@ -5,7 +5,7 @@ mod common;
 
 use common::World;
 use proptest::prelude::*;
-use turnkv_pool::{EndTurn, MissCause, PoolStats};
+use turnkv_pool::{EndTurn, FromElsewhere, MissCause, PoolStats};
 use turnkv_proto::SessionId;
 
 #[derive(Clone, Debug)]
@@ -33,6 +33,7 @@ enum Op {
     Turn { space: usize, session: u8, node: usize, keep: u32, last: bool },
     Fork { space: usize, session: u8, fork: u8, pages: u32 },
     Supersede { space: usize, session: u8, keep: u32 },
+    Elsewhere { space: usize, session: u8, what: Elsewhere },
     Close { space: usize, session: u8 },
     PrefetchDue { bytes: u64 },
     Expect { space: usize, session: u8, in_ms: u64 },
@@ -42,6 +43,15 @@ enum Op {
     FollowSize,
     LoseNvme,
     Kill,
+}
+
+/// What another pool does with a session.
+#[derive(Clone, Copy, Debug)]
+enum Elsewhere {
+    Begins,
+    Ends,
+    /// It comes back after so many turns.
+    Comes(u32),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -55,6 +65,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Some(MissCause::Busy)),
         1 => Just(Some(MissCause::Io)),
     ];
+    let elsewhere =
+        prop_oneof![Just(Elsewhere::Begins), Just(Elsewhere::Ends), (0..9_u32).prop_map(Elsewhere::Comes)];
     prop_oneof![
         20 => (space(), node(), 1..8_usize, moved(), 0..3_u64, prop::option::of(0..5_u8)).prop_map(
             |(space, node, count, moved, client, session)| Op::Offload { space, node, count, moved, client, session }
@@ -88,6 +100,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (space(), 0..5_u8, 0..5_u8, 0..6_u32)
             .prop_map(|(space, session, fork, pages)| Op::Fork { space, session, fork, pages }),
         1 => (space(), 0..5_u8, 0..6_u32).prop_map(|(space, session, keep)| Op::Supersede { space, session, keep }),
+        1 => (space(), 0..5_u8, elsewhere).prop_map(|(space, session, what)| Op::Elsewhere { space, session, what }),
         1 => (space(), 0..5_u8).prop_map(|(space, session)| Op::Close { space, session }),
         6 => (1..40_000_u64).prop_map(|bytes| Op::PrefetchDue { bytes }),
         3 => (space(), 0..5_u8, 0..4000_u64).prop_map(|(space, session, in_ms)| Op::Expect { space, session, in_ms }),
@@ -115,6 +128,19 @@ fn turn(world: &mut World, space: usize, session: u8, node: usize, keep: u32, la
     let end = EndTurn { keep, hashes: &hashes, tail_tokens, expected_return_ms, ttl_ms, priority, last };
     let ended = world.pool.end_turn(ns, &name(session), end, world.now);
     world.note(ended);
+}
+
+fn elsewhere(world: &mut World, space: usize, session: u8, what: Elsewhere) {
+    let (ns, name, now) = (world.spaces[space].0, name(session), world.now);
+    let told = match what {
+        Elsewhere::Begins => world.pool.begin_elsewhere(ns, &name, now).map(drop),
+        Elsewhere::Ends => world.pool.end_elsewhere(ns, &name, now),
+        Elsewhere::Comes(turns) => {
+            let from = FromElsewhere { turns, pages: turns, waited_ms: 900, ..FromElsewhere::default() };
+            world.pool.continue_session(ns, &name, &from, now)
+        }
+    };
+    world.note(told);
 }
 
 fn apply(world: &mut World, op: &Op) {
@@ -157,6 +183,7 @@ fn apply(world: &mut World, op: &Op) {
             let left = world.pool.supersede(ns, &name(session), keep, world.now);
             world.note(left);
         }
+        Op::Elsewhere { space, session, what } => elsewhere(world, space, session, what),
         Op::Close { space, session } => {
             let ns = world.spaces[space].0;
             let closed = world.pool.close(ns, &name(session), world.now);

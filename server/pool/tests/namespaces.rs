@@ -160,7 +160,12 @@ fn what_is_asked_without_an_answer_of_a_retired_namespace_is_done_to_no_other() 
         let to = pool.list_start(new, None, &hashes(0..3)).unwrap();
         pool.extend_list(gone, &session("s"), None, to, 0);
         assert_eq!(
-            pool.continue_session(gone, &session("t"), 1, Some(to), 0),
+            pool.continue_session(
+                gone,
+                &session("t"),
+                &FromElsewhere { turns: 1, start: Some(to), ..FromElsewhere::default() },
+                0
+            ),
             Err(PoolError::NamespaceUnknown)
         );
         assert_eq!(pool.begin_promote(gone, &hashes(0..3), 0, &mut 0, 0), Err(PoolError::NamespaceUnknown));

@@ -18,6 +18,7 @@ use turnkv_cluster::{
     CallId, ClusterConfig, ClusterMember, Decision, Effects, Incarnation, Kept, Life, Member, MemberId,
     MemberState, Observation, PrefixAsk, PullError, SessionKey, Tip,
 };
+use turnkv_pool::FromElsewhere;
 use turnkv_proto::{BlockHash, NamespaceId};
 
 #[cfg(test)]
@@ -156,6 +157,12 @@ impl<'a> Cluster<'a> {
             Some(key) => self.find(host, key, told, now)?,
             None => None,
         };
+        let elsewhere = before.filter(|tip| tip.home.member.0 != host as u64);
+        if let (Some(session), Some(tip)) = (session, elsewhere) {
+            let waited_ms = self.hosts[tip.home.member.0 as usize].begin_elsewhere(session, now);
+            let from = FromElsewhere { turns: told, pages: tip.pages, waited_ms, start: None };
+            self.hosts[host].come(position, session, &from, &hashes, now)?;
+        }
         // A session at home here whose pages are all here needs nobody.
         let wanted = before.map_or(hashes.len(), |tip| hashes.len().min(tip.pages as usize));
         if before.is_none_or(|tip| tip.home.member.0 != host as u64) || local < wanted {
@@ -169,8 +176,8 @@ impl<'a> Cluster<'a> {
             let kept = Kept { session: key, turn: told + 1, namespace: NAMESPACE, hashes: &hashes[..here] };
             let effects = self.members[host].turn_ended(kept, before, now);
             self.carry_out(host, effects, now)?;
-            if let Some(tip) = before.filter(|tip| tip.home.member.0 != host as u64) {
-                self.hosts[tip.home.member.0 as usize].let_go(session, now);
+            if let Some(tip) = elsewhere {
+                self.hosts[tip.home.member.0 as usize].end_elsewhere(session, now);
             }
         }
         Ok(())

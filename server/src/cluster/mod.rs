@@ -33,6 +33,7 @@ mod takeover;
 
 pub(crate) use card::MemberCard;
 pub(crate) use hold::PrefixHold;
+pub(crate) use link::NameAsk;
 pub(crate) use report::{ClusterReport, PeerAt};
 pub(crate) use runtime::{Cluster, HoldsPages, MemberList, Where};
 pub(crate) use takeover::Takeover;

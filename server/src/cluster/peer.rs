@@ -9,7 +9,7 @@
 use super::card::MemberCard;
 use super::counts::ClusterCounts;
 use super::hold::PrefixHold;
-use super::link::{LinkFault, MemberLink, Named};
+use super::link::{LinkFault, MemberLink, NameAsk, Named};
 use super::takeover::Takeover;
 use crate::limits::{
     ANSWERED_ROUNDS, CLUSTER_ROUND, PEER_BATCH_MESSAGES_MAX, PEER_FAILURES_MAX, PEER_MESSAGES_MAX,
@@ -146,16 +146,11 @@ impl OtherMember {
     }
 
     /// Which pages it has of a session. It has so long to name them.
-    pub(super) async fn name_session(
-        &self,
-        namespace: &NamespaceId,
-        session: &SessionId,
-        most: Duration,
-    ) -> Result<Named, LinkFault> {
+    pub(super) async fn name_session(&self, ask: NameAsk<'_>, most: Duration) -> Result<Named, LinkFault> {
         if self.is_unasked() {
             return Err(LinkFault::paused());
         }
-        self.waited_for(self.link.name_session(namespace, session, most).await, most)
+        self.waited_for(self.link.name_session(ask, most).await, most)
     }
 
     /// Has it hold a prefix, or let go of it. Returns why it does not; empty: it does.

@@ -1,7 +1,7 @@
 //! What whoever pulls a session from its home asks of the cluster. Owns: what a pull begins with, and where one that failed goes on.
 //! Must not know: how pages come.
 
-use super::link::{Named, NamedSession};
+use super::link::{NameAsk, Named, NamedSession};
 use super::runtime::{Cluster, Where};
 use crate::limits::PEER_NAME_MAX;
 use std::time::Duration;
@@ -14,12 +14,11 @@ impl Cluster {
     pub(crate) async fn name_session(
         &self,
         member: MemberId,
-        namespace: &NamespaceId,
-        session: &SessionId,
+        ask: NameAsk<'_>,
         most: Duration,
     ) -> Result<NamedSession, PullError> {
         let known = self.peers.get(member).ok_or(PullError::Unreachable)?;
-        match known.peer.name_session(namespace, session, most.min(PEER_NAME_MAX)).await {
+        match known.peer.name_session(ask, most.min(PEER_NAME_MAX)).await {
             Ok(Named::Home(named)) => Ok(named),
             Ok(Named::NotHome(next)) => Err(PullError::NotHome(next)),
             Err(fault) => {

@@ -5,7 +5,7 @@ use super::Engine;
 use super::afar::Pull;
 use super::lookup::PagesOf;
 use super::prefetch::{Prefetch, PrefetchBegun, When};
-use super::pull::AtHome;
+use super::pull::{AtHome, NextTurn};
 use super::session::SessionKey;
 use crate::cluster::Where;
 use crate::limits::{FIND_TURN_WAIT, PREFETCH_AFAR_AHEAD};
@@ -85,17 +85,17 @@ impl Engine {
     /// turn begins here.
     async fn bring_ahead(self: &Arc<Self>, of: &SessionKey) -> Result<Option<PrefetchBegun>, Error> {
         let Some(cluster) = self.cluster() else { return Ok(None) };
-        let found = tokio::time::timeout(FIND_TURN_WAIT, self.at_home(cluster, of, 0, false)).await;
+        let found = tokio::time::timeout(FIND_TURN_WAIT, self.at_home(cluster, of, 0, NextTurn::Later)).await;
         let silent = |who: &str| {
             let text = format!("{who} does not say what it has of the session: ask again later, or compute");
             Error::new(ErrorKind::Unavailable, text)
         };
         match found {
-            Ok(Some(AtHome::Named(turns, pull))) => {
+            Ok(Some(AtHome::Named(from, pull))) => {
                 let hashes = Arc::clone(&pull.hashes);
                 let ns = self.find_namespace(&of.namespace)?;
                 let here = self.promote_pages(ns, &hashes)?;
-                self.afar.brought.note(of.namespace, of.session.clone(), turns, hashes);
+                self.afar.brought.note(of.namespace, of.session.clone(), from, hashes);
                 let pull = Pull { session: None, tip: None, expected: true, ..pull };
                 let started = here.started + self.pull(pull).unwrap_or(0);
                 Ok(Some(PrefetchBegun { started, ..here }))

@@ -8,6 +8,15 @@ use std::sync::Arc;
 use std::time::Instant;
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
+/// What a session's home says of it, but for its pages.
+#[derive(Clone, Copy)]
+pub(super) struct CameFrom {
+    /// Turns that have ended.
+    pub(super) turns: u32,
+    /// How long it had waited when its next turn began; 0: not known.
+    pub(super) waited_ms: u64,
+}
+
 /// These, the one of longest ago first.
 #[derive(Default)]
 pub(crate) struct BroughtSessions(Mutex<VecDeque<BroughtSession>>);
@@ -16,8 +25,8 @@ pub(crate) struct BroughtSessions(Mutex<VecDeque<BroughtSession>>);
 pub(super) struct BroughtSession {
     namespace: NamespaceId,
     session: SessionId,
-    /// Turns that had ended.
-    pub(super) turns: u32,
+    /// What its home said of it.
+    pub(super) from: CameFrom,
     /// Its pages, in order.
     pub(super) hashes: Arc<[BlockHash]>,
     at: Instant,
@@ -29,10 +38,10 @@ impl BroughtSessions {
         &self,
         namespace: NamespaceId,
         session: SessionId,
-        turns: u32,
+        from: CameFrom,
         hashes: Arc<[BlockHash]>,
     ) {
-        let brought = BroughtSession { namespace, session, turns, hashes, at: Instant::now() };
+        let brought = BroughtSession { namespace, session, from, hashes, at: Instant::now() };
         let mut all = self.0.lock();
         all.retain(|known| !known.is_of(&namespace, &brought.session) && known.at.elapsed() < BROUGHT_TIME);
         all.push_back(brought);
@@ -73,9 +82,11 @@ mod tests {
         let brought = BroughtSessions::default();
         let session = |at: usize| SessionId::parse(&format!("s{at}")).unwrap();
         let note = |at, turns, pages| {
-            brought.note(NAMESPACE, session(at), turns, vec![BlockHash([7; 32]); pages].into())
+            let from = CameFrom { turns, waited_ms: 0 };
+            brought.note(NAMESPACE, session(at), from, vec![BlockHash([7; 32]); pages].into())
         };
-        let take = |at| brought.take(&NAMESPACE, &session(at)).map(|known| (known.turns, known.hashes.len()));
+        let take =
+            |at| brought.take(&NAMESPACE, &session(at)).map(|known| (known.from.turns, known.hashes.len()));
         (0..BROUGHT_SESSIONS_MAX + 2).for_each(|at| note(at, 1, 1));
         assert_eq!((take(1), take(2), brought.count()), (None, Some((1, 1)), BROUGHT_SESSIONS_MAX - 1));
         note(5, 2, 3);

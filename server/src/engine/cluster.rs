@@ -17,6 +17,8 @@ pub(crate) struct HeldSession {
     pub(crate) hashes: Vec<BlockHash>,
     /// Above 0: the last of these is a partial tail of so many tokens.
     pub(crate) tail_tokens: u32,
+    /// How long it had waited here when its next turn began elsewhere; 0: it does not, or nobody knows.
+    pub(crate) waited_ms: u64,
 }
 
 impl Engine {
@@ -82,8 +84,12 @@ impl Engine {
         Ok(chunks.into_iter().rev().flat_map(|chunk| chunk.hashes).collect())
     }
 
-    /// What is here of a session; none: nothing.
-    pub(crate) fn held_session(&self, of: &SessionKey) -> Result<Option<HeldSession>, Error> {
+    /// What is here of a session, whose next turn begins elsewhere or does not; none: nothing.
+    pub(crate) fn held_session(
+        &self,
+        of: &SessionKey,
+        turn_begins: bool,
+    ) -> Result<Option<HeldSession>, Error> {
         let ns = self.find_namespace(&of.namespace)?;
         let Some(turn) = self.turn_of(ns, &of.session) else { return Ok(None) };
         // Those that are present, in order: of a list nothing follows one that is not.
@@ -91,7 +97,10 @@ impl Engine {
         let Some(last) = hashes.last() else { return Ok(None) };
         let last = self.decide().pool.outline_of(ns, std::slice::from_ref(last));
         let tail_tokens = last.first().map_or(0, |last| last.tail_tokens);
-        Ok(Some(HeldSession { turn, hashes, tail_tokens }))
+        let begin = || self.decide().pool.begin_elsewhere(ns, &of.session, self.now());
+        // One that is gone since had waited for nobody knows how long.
+        let waited_ms = if turn_begins { begin().unwrap_or(0) } else { 0 };
+        Ok(Some(HeldSession { turn, hashes, tail_tokens, waited_ms }))
     }
 }
 
@@ -125,7 +134,7 @@ impl HoldsPages for Engine {
     fn goes_first(&self, namespace: &NamespaceId, session: &SessionId) {
         let of = SessionKey { namespace: *namespace, session: session.clone() };
         // One that is gone meanwhile has no copy here.
-        if let Err(error) = self.supersede(&of, 0) {
+        if let Err(error) = self.end_elsewhere(&of) {
             tracing::debug!(%error, session = session.as_str(), "a session that lives elsewhere has no copy here");
         }
     }

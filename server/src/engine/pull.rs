@@ -4,12 +4,13 @@
 
 use super::Engine;
 use super::afar::Pull;
+use super::brought::CameFrom;
 use super::lookup::{Lookup, PagesOf};
 use super::reload::Wish;
 use super::second_copies::SecondCopy;
 use super::session::{BeginTurn, SessionKey};
 use super::waits::Waits;
-use crate::cluster::{Cluster, MemberCard, Where};
+use crate::cluster::{Cluster, MemberCard, NameAsk, Where};
 use crate::limits::{
     FIND_TURN_SPARE, FIND_TURN_WAIT, PULL_PAGE_WAIT, PULL_PAGE_WAIT_PERCENT, SECOND_COPY_PERCENT_MAX,
 };
@@ -17,19 +18,28 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::task::{JoinHandle, spawn_blocking};
 use turnkv_cluster::{MemberState, PrefixAsk, PullError, Tip};
-use turnkv_pool::{Found, LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
+use turnkv_pool::{Found, FromElsewhere, LIST_CHUNK_PAGES, ListStart, NamespaceIndex};
 use turnkv_proto::{BlockHash, Error, NamespaceId, SessionId};
 
 /// A session whose home is another member.
 pub(super) enum AtHome {
     /// The caller goes there.
     Goes(Arc<MemberCard>),
-    /// The turns that it had, and the pull of all its pages.
-    Named(u32, Pull),
+    /// What it says of the session, and the pull of all its pages.
+    Named(CameFrom, Pull),
     /// It does not answer: what it has is not known, but that it had so many turns.
     Silent(Arc<MemberCard>, u32),
     /// It is gone, after so many turns.
     Lost(u32),
+}
+
+/// Whether the session's next turn is why its home is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NextTurn {
+    /// It begins now, here or, where the caller may go there, at the home.
+    Begins { may_go: bool },
+    /// It will begin here.
+    Later,
 }
 
 /// Where a session's next turn is.
@@ -68,11 +78,11 @@ impl Engine {
         };
         // Of what its home named, what came before is here; and where the home says more of it, that is known already.
         if let Some(brought) = brought
-            && self.turn_of(ns, &ask.of.session).is_none_or(|turn| turn < brought.turns)
+            && self.turn_of(ns, &ask.of.session).is_none_or(|turn| turn < brought.from.turns)
         {
             let (engine, session) = (Arc::clone(self), ask.of.session.clone());
             done(spawn_blocking(move || {
-                engine.goes_on_here(ns, &session, brought.turns, &brought.hashes);
+                engine.goes_on_here(ns, &session, brought.from, &brought.hashes);
             }))
             .await;
         }
@@ -92,11 +102,12 @@ impl Engine {
         ns: NamespaceIndex,
         ask: &BeginTurn<'_>,
     ) -> WentOn {
-        match self.at_home(cluster, &ask.of, ask.ended, ask.may_go).await {
+        let turn = NextTurn::Begins { may_go: ask.may_go };
+        match self.at_home(cluster, &ask.of, ask.ended, turn).await {
             Some(AtHome::Goes(member)) => WentOn::There(member),
             Some(AtHome::Silent(_, turns) | AtHome::Lost(turns)) => WentOn::Lost(turns),
-            Some(AtHome::Named(turns, pull)) => {
-                self.follow(ns, &ask.of.session, turns, pull).await;
+            Some(AtHome::Named(from, pull)) => {
+                self.follow(ns, &ask.of.session, from, pull).await;
                 WentOn::Here
             }
             None => WentOn::Here,
@@ -111,7 +122,7 @@ impl Engine {
         cluster: &Cluster,
         of: &SessionKey,
         turns_known: u32,
-        may_go: bool,
+        turn: NextTurn,
     ) -> Option<AtHome> {
         let SessionKey { namespace, session } = of;
         let until = Instant::now() + FIND_TURN_WAIT - FIND_TURN_SPARE;
@@ -119,14 +130,16 @@ impl Engine {
         let mut silent = None;
         // `pull_failed` names no third one.
         while let Where::Home { member, tip } = found {
-            if may_go && member.member.state == MemberState::Serving {
+            if turn == (NextTurn::Begins { may_go: true }) && member.member.state == MemberState::Serving {
                 return Some(AtHome::Goes(member));
             }
             let left = until.saturating_duration_since(Instant::now());
-            match cluster.name_session(member.member.id, namespace, session, left).await {
+            let ask = NameAsk { namespace, session, turn_begins: turn != NextTurn::Later };
+            match cluster.name_session(member.member.id, ask, left).await {
                 Ok(named) => {
                     let pull = self.pull_of(of, (member, tip), named.hashes, named.tail_tokens);
-                    return Some(AtHome::Named(named.turn.max(tip.turn), Pull { redirects, ..pull }));
+                    let from = CameFrom { turns: named.turn.max(tip.turn), waited_ms: named.waited_ms };
+                    return Some(AtHome::Named(from, Pull { redirects, ..pull }));
                 }
                 Err(error) => {
                     found = cluster.pull_failed(namespace, session, tip, error, redirects);
@@ -141,25 +154,26 @@ impl Engine {
 
     /// A session goes on here, and has pulled what is not here. It may have very many pages, so this goes on beside whoever waits for it,
     /// and after they have stopped waiting.
-    async fn follow(self: &Arc<Self>, ns: NamespaceIndex, session: &SessionId, turns: u32, pull: Pull) {
+    async fn follow(self: &Arc<Self>, ns: NamespaceIndex, session: &SessionId, from: CameFrom, pull: Pull) {
         let (engine, session) = (Arc::clone(self), session.clone());
         done(spawn_blocking(move || {
-            engine.goes_on_here(ns, &session, turns, &pull.hashes);
+            engine.goes_on_here(ns, &session, from, &pull.hashes);
             engine.pull(pull);
         }))
         .await;
     }
 
-    /// A session goes on here after so many turns, with what is here of its list.
+    /// A session goes on here, with what is here of its list.
     pub(super) fn goes_on_here(
         &self,
         ns: NamespaceIndex,
         session: &SessionId,
-        turns: u32,
+        CameFrom { turns, waited_ms }: CameFrom,
         hashes: &[BlockHash],
     ) {
         let (start, now) = (self.list_here(ns, None, hashes), self.now());
-        match self.decide().pool.continue_session(ns, session, turns, start, now) {
+        let from = FromElsewhere { turns, pages: hashes.len() as u32, waited_ms, start };
+        match self.decide().pool.continue_session(ns, session, &from, now) {
             Ok(()) => self.remember(ns, session),
             Err(error) => {
                 tracing::debug!(%error, session = session.as_str(), "a session does not go on here")

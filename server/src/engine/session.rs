@@ -190,6 +190,15 @@ impl Engine {
         Ok(pages)
     }
 
+    /// A session lives elsewhere now, with all its pages: those here go first.
+    pub(super) fn end_elsewhere(&self, of: &SessionKey) -> Result<(), Error> {
+        let (ns, session) = self.find_session(of)?;
+        let now = self.now();
+        self.decide().pool.end_elsewhere(ns, session, now).map_err(refuse)?;
+        self.remember(ns, session);
+        Ok(())
+    }
+
     /// No turn will follow. One that is to be archived is closed when it is. Whether it waits for that.
     pub(crate) fn close(&self, of: &SessionKey, archive: bool) -> Result<bool, Error> {
         let (ns, session) = self.find_session(of)?;

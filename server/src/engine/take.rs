@@ -2,9 +2,10 @@
 //! what is answered. Must not know: the directory, how pages travel.
 
 use super::Engine;
+use super::brought::CameFrom;
 use super::session::SessionKey;
 use super::waits::Waits;
-use crate::cluster::{Cluster, MemberCard, Takeover};
+use crate::cluster::{Cluster, MemberCard, NameAsk, Takeover};
 use crate::limits::{PEER_NAME_MAX, TAKE_LOOK, TAKE_WAIT};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,13 +50,14 @@ impl Engine {
         let Ok(ns) = self.find_namespace(namespace) else {
             return Takeover::Failed("its namespace is not open".to_owned());
         };
-        let named = match cluster.name_session(home.member.id, namespace, session, PEER_NAME_MAX).await {
+        let ask = NameAsk { namespace, session, turn_begins: false };
+        let named = match cluster.name_session(home.member.id, ask, PEER_NAME_MAX).await {
             Ok(named) => named,
             Err(PullError::NotHome(_)) => return Takeover::Gone,
             Err(PullError::Unreachable) => return Takeover::Failed("it does not reach its home".to_owned()),
         };
         // The turns of the tip: one that runs at its home now is its home's to end.
-        self.goes_on_here(ns, session, tip.turn, &named.hashes);
+        self.goes_on_here(ns, session, CameFrom { turns: tip.turn, waited_ms: 0 }, &named.hashes);
         let pull = self.pull_of(of, (home, tip), named.hashes.clone(), named.tail_tokens);
         let lacks_room = Arc::clone(&pull.lacks_room);
         if self.pull(pull).is_none() {

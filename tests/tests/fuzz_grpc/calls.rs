@@ -330,7 +330,7 @@ fn between_members(known: &Known) -> Vec<Call> {
         ),
         call(
             "/turnkv.v1.Cluster/NameSession",
-            &wire::NameSessionRequest { namespace: namespace.clone(), session },
+            &wire::NameSessionRequest { namespace: namespace.clone(), session, turn_begins: true },
         ),
         call("/turnkv.v1.Cluster/NamePrefix", &wire::NamePrefixRequest { namespace, last }),
     ]

@@ -2,7 +2,7 @@
 //! hears it. Must not know: what a session is.
 
 use crate::eviction::policy::TurnFacts;
-use crate::ids::{NONE, NvmePlace, PlaceNote};
+use crate::ids::{NONE, Now, NvmePlace, PlaceNote};
 use crate::index::path_end::PathEnd;
 use crate::index::tips::{TipId, TipKeeper};
 use crate::limits::{LEAVING_PER_LOOK_MAX, SIFTED_PER_LOOK_MAX};
@@ -43,6 +43,16 @@ impl Store {
     /// The next turn of a session began.
     pub(crate) fn turn_began(&mut self, session: u32) {
         self.policy.turn_began(session);
+    }
+
+    /// A session lives in another pool now.
+    pub(crate) fn moved_away(&mut self, session: u32) {
+        self.policy.moved_away(session);
+    }
+
+    /// A session comes from another pool, where it had so many pages and had waited for so long (0: not known).
+    pub(crate) fn moved_here(&mut self, session: u32, pages: u32, waited_ms: Now) {
+        self.policy.moved_here(session, pages, waited_ms);
     }
 
     /// A turn ended; all pages that the session has now follow, tails before heads (`use_in_turn`).

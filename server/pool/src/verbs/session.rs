@@ -28,6 +28,19 @@ pub struct EndTurn<'a> {
     pub last: bool,
 }
 
+/// What another pool, where a session's last turn ended, says of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FromElsewhere {
+    /// Turns that have ended.
+    pub turns: u32,
+    /// Its pages.
+    pub pages: u32,
+    /// How long it had waited there when its next turn began; 0: not known.
+    pub waited_ms: Now,
+    /// What is here of its list.
+    pub start: Option<ListStart>,
+}
+
 impl Pool {
     /// Makes a session that shares leading pages of another (0: all). One that exists gets this list instead
     /// of its own. Returns how many pages it shares.
@@ -77,21 +90,54 @@ impl Pool {
         Ok(list.pages)
     }
 
+    /// A session's next turn begins in another pool: it came back. Returns how long it had waited here; 0: nobody knows.
+    pub fn begin_elsewhere(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        now: Now,
+    ) -> Result<Now, PoolError> {
+        let at = self.session_at(ns, session)?;
+        let now = self.store.tick(now);
+        let known = &self.sessions[at];
+        if known.in_turn {
+            return Ok(0);
+        }
+        let waited_ms = now.saturating_sub(known.last_used);
+        self.store.turn_began(at);
+        Ok(waited_ms)
+    }
+
+    /// A session lives in another pool now, which has all its pages: those here go first.
+    pub fn end_elsewhere(
+        &mut self,
+        ns: NamespaceIndex,
+        session: &SessionId,
+        now: Now,
+    ) -> Result<(), PoolError> {
+        let at = self.session_at(ns, session)?;
+        self.supersede(ns, session, 0, now)?;
+        self.store.moved_away(at);
+        Ok(())
+    }
+
     /// A session whose last turn ended in another pool goes on here after so many turns, with what is here of its list. One whose
     /// turn runs here already keeps a list that goes on from there.
     pub fn continue_session(
         &mut self,
         ns: NamespaceIndex,
         session: &SessionId,
-        turns: u32,
-        start: Option<ListStart>,
+        from: &FromElsewhere,
         now: Now,
     ) -> Result<(), PoolError> {
-        let end = start.and_then(|start| self.end_of(ns, start)).unwrap_or(PathEnd::EMPTY);
+        let end = from.start.and_then(|start| self.end_of(ns, start)).unwrap_or(PathEnd::EMPTY);
         if end.pages > self.store.limits().session_pages_max {
             return Err(PoolError::Limit("session_pages_max"));
         }
-        let at = self.open_after(ns, session, turns, now)?;
+        let at = self.open_after(ns, session, from.turns, now)?;
+        if !self.sessions[at].in_turn {
+            self.store.moved_here(at, from.pages, from.waited_ms);
+        }
         let list = self.sessions.list_end(self.store.pages(), at);
         let goes_on = end.pages == 0 || self.store.pages().end_within(list, end.page).is_some();
         if !(self.sessions[at].in_turn && goes_on) {

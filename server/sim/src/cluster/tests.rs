@@ -22,6 +22,17 @@ fn a_cluster_finds_what_private_pools_do_not() {
     }
 }
 
+/// What a turn on another host teaches is not lost: a policy that learns of sessions finds as much where they hop every time.
+#[test]
+fn sessions_that_hop_every_turn_teach_as_much_as_those_that_stay() {
+    let outcomes = played(8, "session");
+    let found = |routing| outcomes.iter().find(|one| one.routing == routing).map(|one| one.cluster_percent);
+    let (Some(hop), Some(stay)) = (found(Routing::RoundRobin), found(Routing::Sticky)) else {
+        unreachable!("{outcomes:?}");
+    };
+    assert!(hop > stay - 0.3, "of those that hop {hop} % is found, of those that stay {stay} %");
+}
+
 #[test]
 fn many_hosts_find_pages_by_signposts() {
     let outcomes = played(20, "session");

@@ -2,7 +2,7 @@
 //! Must not know: which other pools there are.
 
 use super::{Replay, SimError};
-use turnkv_pool::Now;
+use turnkv_pool::{FromElsewhere, Now};
 use turnkv_proto::{BlockHash, SessionId};
 
 impl Replay<'_> {
@@ -31,10 +31,34 @@ impl Replay<'_> {
         self.offload(position, session, hashes, local, now)
     }
 
-    /// A session went to another host: what only it has here goes first.
-    pub(crate) fn let_go(&mut self, session: u32, now: Now) {
-        if self.model.policy.sessions {
-            self.close(session, now);
+    /// A session's next turn begins on another host. How long it had waited here; 0: nobody knows.
+    pub(crate) fn begin_elsewhere(&mut self, session: u32, now: Now) -> Now {
+        let name = self.sessions.get(session as usize);
+        // One that is forgotten here had waited for nobody knows how long.
+        name.and_then(|name| self.pool.begin_elsewhere(self.ns, name, now).ok()).unwrap_or(0)
+    }
+
+    /// A session whose last turn ran on another host goes on here, before its pages come.
+    pub(crate) fn come(
+        &mut self,
+        position: usize,
+        session: u32,
+        from: &FromElsewhere,
+        hashes: &[BlockHash],
+        now: Now,
+    ) -> Result<(), SimError> {
+        let Some(name) = self.sessions.get(session as usize) else { return Ok(()) };
+        let from = FromElsewhere { start: self.pool.list_start(self.ns, None, hashes), ..*from };
+        let came = self.pool.continue_session(self.ns, name, &from, now);
+        came.map_err(self.refused(position, "continue_session"))
+    }
+
+    /// A session's turn ended on another host: what only it has here goes first.
+    pub(crate) fn end_elsewhere(&mut self, session: u32, now: Now) {
+        let Some(name) = self.sessions.get(session as usize) else { return };
+        match self.pool.end_elsewhere(self.ns, name, now) {
+            // It may be forgotten here.
+            Ok(()) | Err(_) => {}
         }
     }
 

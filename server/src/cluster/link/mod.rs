@@ -25,6 +25,17 @@ pub(crate) struct MemberLink {
     client: ClusterClient<Channel>,
 }
 
+/// Which session is to be named.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NameAsk<'a> {
+    /// Its namespace.
+    pub(crate) namespace: &'a NamespaceId,
+    /// Its name.
+    pub(crate) session: &'a SessionId,
+    /// Its next turn begins at whoever asks.
+    pub(crate) turn_begins: bool,
+}
+
 /// What its home has of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedSession {
@@ -34,6 +45,8 @@ pub(crate) struct NamedSession {
     pub(crate) hashes: Vec<BlockHash>,
     /// Above 0: the last page is a partial tail of so many tokens.
     pub(crate) tail_tokens: u32,
+    /// How long it had waited when its next turn began; 0: none begins, or nobody knows.
+    pub(crate) waited_ms: u64,
 }
 
 /// What a member says of a session that it was asked for.
@@ -155,15 +168,11 @@ impl MemberLink {
     }
 
     /// Which pages it has of a session. It has so long to say it.
-    pub(crate) async fn name_session(
-        &self,
-        namespace: &NamespaceId,
-        session: &SessionId,
-        most: Duration,
-    ) -> Result<Named, LinkFault> {
+    pub(crate) async fn name_session(&self, ask: NameAsk<'_>, most: Duration) -> Result<Named, LinkFault> {
         let asked = wire::NameSessionRequest {
-            namespace: namespace.0.to_vec().into(),
-            session: session.as_str().to_owned(),
+            namespace: ask.namespace.0.to_vec().into(),
+            session: ask.session.as_str().to_owned(),
+            turn_begins: ask.turn_begins,
         };
         let mut client = self.client.clone();
         let answer = answered(most, client.name_session(asked)).await?;
@@ -172,7 +181,8 @@ impl MemberLink {
             return Ok(Named::NotHome(elsewhere.map_err(|error| LinkFault::unreadable(&error))?));
         }
         let hashes = unpack_hashes(&answer.hashes).map_err(|error| LinkFault::unreadable(&error))?;
-        Ok(Named::Home(NamedSession { turn: answer.turn, hashes, tail_tokens: answer.tail_tokens }))
+        let (turn, tail_tokens, waited_ms) = (answer.turn, answer.tail_tokens, answer.waited_ms);
+        Ok(Named::Home(NamedSession { turn, hashes, tail_tokens, waited_ms }))
     }
 }
 

@@ -105,19 +105,23 @@ impl wire::cluster_server::Cluster for ClusterService {
         let Some(namespace) = if_open(guest_of(&request)?.namespace(&raw.namespace))? else {
             return Ok(Response::new(wire::NameSessionReply { not_home: true, ..Default::default() }));
         };
-        let of = SessionKey { namespace, session };
+        let (of, turn_begins) = (SessionKey { namespace, session }, raw.turn_begins);
         let engine = Arc::clone(&self.engine);
         blocking(move || {
             let elsewhere = match cluster.whose(&of.namespace, &of.session) {
                 Whose::Elsewhere(tip) => Some(codec::tip_of(tip)),
                 Whose::Here | Whose::Unknown => None,
             };
-            let held = if elsewhere.is_some() { None } else { if_open(engine.held_session(&of))?.flatten() };
+            let held = match elsewhere {
+                Some(_) => None,
+                None => if_open(engine.held_session(&of, turn_begins))?.flatten(),
+            };
             Ok(match held {
                 Some(held) => wire::NameSessionReply {
                     turn: held.turn,
                     hashes: pack_hashes(&held.hashes).into(),
                     tail_tokens: held.tail_tokens,
+                    waited_ms: held.waited_ms,
                     ..Default::default()
                 },
                 None => wire::NameSessionReply { not_home: true, elsewhere, ..Default::default() },
