@@ -31,6 +31,11 @@ const PAGES_MAX: usize = 40;
 const RELOAD: Duration = Duration::from_secs(2);
 /// What a client gives any other call.
 const CALL: Duration = Duration::from_secs(20);
+/// Turns in which nothing is killed: those that pass until every session has had some, and those of which pages are counted.
+const SETTLING: u64 = 150;
+const COUNTED: u64 = 300;
+/// How long these may take.
+const QUIET_MAX: Duration = Duration::from_secs(120);
 /// What a busy machine may add to either.
 const SLACK: Duration = Duration::from_secs(3);
 
@@ -143,6 +148,23 @@ async fn engine(seen: Arc<Seen>, addresses: Vec<String>, number: usize) -> Resul
     Ok(())
 }
 
+/// The share of what engines ask for that they get while nothing is killed.
+async fn hit_ratio(seen: &Seen) -> Result<f64> {
+    let count = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
+    let until = Instant::now() + QUIET_MAX;
+    let pass = async |turns: u64| {
+        let to = count(&seen.turns) + turns;
+        while count(&seen.turns) < to {
+            ensure!(Instant::now() < until, "{} of {to} turns in {QUIET_MAX:?}", count(&seen.turns));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok((count(&seen.reloaded), count(&seen.asked)))
+    };
+    let (had, asked) = pass(SETTLING).await?;
+    let (has, asks) = pass(COUNTED).await?;
+    Ok((has - had) as f64 / (asks - asked).max(1) as f64)
+}
+
 /// Keeps sessions in the archive, now and then, of a host that answers.
 async fn archivist(seen: Arc<Seen>, address: String, shelf: PathBuf) -> Result<()> {
     let mut user = None;
@@ -252,6 +274,7 @@ async fn whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_s
         .map(|number| tokio::spawn(engine(Arc::clone(&seen), addresses.clone(), number)))
         .collect();
     running.push(tokio::spawn(archivist(Arc::clone(&seen), addresses[0].clone(), shelf.path().to_owned())));
+    let before = hit_ratio(&seen).await?;
     let rounds = number("TURNKV_CLUSTER_KILLS", 4)?;
     let mut random = Random::new(number("TURNKV_CLUSTER_KILLS_SEED", 1)?);
     for round in 0..rounds {
@@ -259,17 +282,19 @@ async fn whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_s
         kill(&mut random, &mut cluster, &mut etcd, &links).await.with_context(|| format!("round {round}"))?;
         ensure!(running.iter().all(|engine| !engine.is_finished()), "round {round}: an engine has ended");
     }
+    cluster.agree(&[0, 1, 2], 3 * AGREE_MAX).await?;
+    let after = hit_ratio(&seen).await;
     seen.stop.store(true, Ordering::Relaxed);
     for engine in running {
         engine.await??;
     }
-    cluster.agree(&[0, 1, 2], 3 * AGREE_MAX).await?;
+    let after = after?;
     let found = archived_is_found(&cluster, &seen).await?;
     let count = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
     writeln!(
         std::io::stderr(),
         "{rounds} kills: {} turns, {} of {} pages reloaded, 0 wrong, {} calls failed, the latest {} ms after its time; {found} sessions \
-         of the archive found",
+         of the archive found; of what is asked for {before:.3} is there before, {after:.3} after them",
         count(&seen.turns),
         count(&seen.reloaded),
         count(&seen.asked),
@@ -277,5 +302,9 @@ async fn whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_s
         count(&seen.longest_ms),
     )?;
     ensure!(count(&seen.turns) > rounds && count(&seen.reloaded) > 0);
+    ensure!(
+        after > before - 0.05,
+        "members that came back find {after:.3} of what is asked for, and found {before:.3}"
+    );
     Ok(())
 }
