@@ -131,7 +131,13 @@ impl ByHand {
             ..Default::default()
         };
         let (regions, pages) = (self.regions(key), ByHand::pages(&vec![0; hashes.len()]));
-        let ask = wire::RemoteReloadRequest { begin: Some(begin), regions, pages, verify: false };
+        let ask = wire::RemoteReloadRequest {
+            begin: Some(begin),
+            regions,
+            pages,
+            verify: false,
+            carry_bytes_max: 0,
+        };
         let replies: Vec<wire::BeginReloadReply> = self.control.ask_all(Verb::RemoteReload, &ask)?;
         let pages = replies.into_iter().flat_map(|reply| reply.pages);
         Ok(pages.filter(|page| page.miss() == wire::MissCause::Unspecified).count())

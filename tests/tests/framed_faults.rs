@@ -18,10 +18,12 @@ use turnkv_tests::proxy::{Proxy, draw_fault};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 
-const PAGE: u64 = 64 << 10;
+const PAGE: u64 = 96 << 10;
+/// As many as go over rails, and as few as come with their answer.
 const PAGES: usize = 6;
+const FEW: usize = 3;
 /// Within so many bytes of a direction a fault strikes: somewhat more than a run moves.
-const FAULT_WITHIN: usize = 600 << 10;
+const FAULT_WITHIN: usize = 900 << 10;
 /// What a call may take.
 const DEADLINE: Duration = Duration::from_millis(400);
 /// What a busy machine may add.
@@ -104,7 +106,8 @@ async fn run(server: &Server, tcp: SocketAddr, seed: u64, tally: &Tally) -> Resu
             if random.one_in(8) {
                 proxy.partition(true);
             }
-            reload(&user, &hashes, tally).await?;
+            let pages = if random.one_in(2) { FEW } else { PAGES };
+            reload(&user, &hashes[..pages], tally).await?;
             proxy.partition(false);
         }
     }

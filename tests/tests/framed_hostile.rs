@@ -56,7 +56,13 @@ fn requests(random: &mut Random, client: u64, id: &bytes::Bytes) -> Vec<(Verb, V
     let regions = vec![region];
     let offload =
         wire::RemoteOffloadRequest { begin: Some(begin), regions: regions.clone(), pages: pages.clone() };
-    let reload = wire::RemoteReloadRequest { begin: Some(reload), regions, pages, verify: true };
+    let reload = wire::RemoteReloadRequest {
+        begin: Some(reload),
+        regions,
+        pages,
+        verify: true,
+        carry_bytes_max: u32::MAX,
+    };
     let mut offer = || wire::RailOffer {
         fabric: random.below(6) as i32,
         domain: FRAMED,

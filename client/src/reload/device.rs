@@ -14,7 +14,7 @@ use crate::limits::{DEVICE_LAYERS_TOGETHER_MAX, DEVICE_LENT_WINDOWS_MAX, DEVICE_
 use crate::link::Way;
 use crate::local::{Lent, ReadGrant};
 use crate::namespace::Namespace;
-use crate::reload::framed::Incoming;
+use crate::reload::framed::{Asked, Incoming};
 use crate::reload::shm::{Next, Pages};
 use crate::reload::tier;
 use futures_util::future::{Either, select};
@@ -297,7 +297,13 @@ async fn bring(
     let staged = plane.stage(&mut lent, window.positions() * page_bytes, window.deadline).await?;
     let (mut found, mut slots, mut miss) = (Vec::new(), Vec::new(), None);
     let came = async {
-        let mut incoming = Incoming::ask(namespace, &mut lent, &staged, window, plane.is_suspected())?;
+        let mut incoming = Incoming::ask(
+            namespace,
+            &mut lent,
+            &staged,
+            window,
+            Asked { verify: plane.is_suspected(), carry: false },
+        )?;
         while let Some((position, page)) = incoming.next().await? {
             match page {
                 Ok(page) => {

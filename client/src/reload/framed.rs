@@ -8,9 +8,11 @@ use crate::limits::YIELD_BYTES;
 use crate::local::Lent;
 use crate::namespace::Namespace;
 use crate::offload::framed::span;
-use crate::pages::PageTarget;
+use crate::pages::{Arriving, PageTarget, Staging};
 use crate::reload::{Arrivals, MissCause, ReloadReport, ReloadWindow, tier};
+use bytes::Bytes;
 use std::collections::VecDeque;
+use turnkv_proto::limits::CARRIED_BYTES_MAX;
 use turnkv_proto::wire::{self, Verb};
 
 /// How far a window came.
@@ -77,8 +79,9 @@ impl Namespace {
         verify: bool,
     ) -> Result<Came> {
         let page_bytes = self.page_bytes();
-        let mut incoming = Incoming::ask(self, lent, staged, window, verify)?;
-        let (mut copied, mut arrivals) = (0, Arrivals::new(window.moved));
+        let carry = window.positions() * page_bytes <= CARRIED_BYTES_MAX as usize;
+        let mut incoming = Incoming::ask(self, lent, staged, window, Asked { verify, carry })?;
+        let (mut copied, mut arrivals, mut staging) = (0, Arrivals::new(window.moved), Staging::default());
         while let Some((position, page)) = incoming.next().await? {
             let page = match page {
                 Ok(page) => page,
@@ -88,8 +91,11 @@ impl Namespace {
                     return Ok(Came::Through);
                 }
             };
-            let slot = staged.slot(position * page_bytes, page_bytes)?;
-            let found = targets[position].drain(&slot.page());
+            let target = &mut targets[position];
+            let found = match page.carried.is_empty() {
+                true => target.drain(&staged.slot(position * page_bytes, page_bytes)?.page()),
+                false => take_carried(page.carried, page_bytes, target, &mut staging)?,
+            };
             if self.link.config.verify && found != page.checksum {
                 tracing::debug!(namespace = %self.id(), position, "a page was damaged on its way");
                 incoming.drain().await?;
@@ -107,7 +113,30 @@ impl Namespace {
     }
 }
 
-/// The stream that answers one call: each page in lent memory, in order.
+/// Copies a page that came with its answer; the checksum of what was copied.
+pub(super) fn take_carried(
+    carried: Bytes,
+    page_bytes: usize,
+    target: &mut PageTarget<'_>,
+    staging: &mut Staging,
+) -> Result<u64> {
+    let mut arriving = Arriving::new(page_bytes);
+    if !arriving.take(0, &[carried], target, staging)? {
+        return Err(Error::protocol("an answer carries a part of a page"));
+    }
+    Ok(arriving.finish(target))
+}
+
+/// How pages are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    /// The server looks at its own bytes.
+    pub(crate) verify: bool,
+    /// The answers may carry them.
+    pub(crate) carry: bool,
+}
+
+/// The stream that answers one call: each page in lent memory, or in the answer, in order.
 pub(crate) struct Incoming<'a> {
     lent: &'a mut Lent,
     window: &'a ReloadWindow,
@@ -117,13 +146,13 @@ pub(crate) struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    /// Asks for a window's pages, one behind the other in lent memory. The server looks at its own bytes where it is to `verify` them.
+    /// Asks for a window's pages, one behind the other in lent memory.
     pub(crate) fn ask(
         namespace: &Namespace,
         lent: &'a mut Lent,
         staged: &Staged,
         window: &'a ReloadWindow,
-        verify: bool,
+        Asked { verify, carry }: Asked,
     ) -> Result<Incoming<'a>> {
         let page_bytes = namespace.page_bytes();
         let page = |position: usize| wire::RemotePage {
@@ -136,6 +165,7 @@ impl<'a> Incoming<'a> {
             regions: vec![staged.region()],
             pages: (0..window.positions()).map(page).collect(),
             verify,
+            carry_bytes_max: if carry { CARRIED_BYTES_MAX } else { 0 },
         };
         lent.request(Verb::RemoteReload, &request, window.deadline)?;
         Ok(Incoming { lent, window, waiting: VecDeque::new(), next: 0, more: true })

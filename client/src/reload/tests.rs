@@ -95,3 +95,23 @@ fn a_session_of_no_name_is_refused_before_anybody_is_asked() {
     assert!(named("").check().is_err());
     assert!(named("chat-1").check().is_ok() && ReloadOptions::default().check().is_ok());
 }
+
+#[test]
+fn a_page_that_comes_with_its_answer_is_whole_or_an_error() {
+    use crate::pages::Staging;
+    use crate::reload::framed::take_carried;
+    let page: Vec<u8> = (0..4096_u32).map(|at| at as u8).collect();
+    let mut staging = Staging::default();
+    for (bytes, fits) in [(4096, true), (4095, false), (1, false), (4097, false)] {
+        let carried: Vec<u8> = page.iter().copied().cycle().take(bytes).collect();
+        let mut target = vec![0xEE; 4096];
+        let taken = {
+            let mut target = PageTarget::Bytes(&mut target);
+            take_carried(carried.into(), 4096, &mut target, &mut staging)
+        };
+        assert_eq!(taken.is_ok(), fits, "{bytes} bytes: {taken:?}");
+        if fits {
+            assert_eq!((taken.unwrap(), &target), (turnkv_transfer::checksum(&page), &page));
+        }
+    }
+}

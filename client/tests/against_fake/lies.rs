@@ -49,7 +49,7 @@ async fn a_reload_counts_the_pages_before_an_answer_that_makes_no_sense() {
     type Change = fn(&mut wire::BeginReloadReply);
     let table: [(&str, Change, Came); 12] = [
         ("pages in another order", |reply| reply.pages.swap(0, 1), none),
-        ("a page twice", |reply| reply.pages.insert(1, reply.pages[0]), one),
+        ("a page twice", |reply| reply.pages.insert(1, reply.pages[0].clone()), one),
         ("a page beyond those asked for", |reply| reply.pages[1].index = 3, one),
         ("more covered than asked for", |reply| reply.covered = 4, none),
         ("a page without a slot", |reply| reply.pages[1].slot = None, one),

@@ -361,7 +361,7 @@ impl Core {
                 slot,
                 checksum,
                 tier: 1 + index as i32 % 2,
-                miss: 0,
+                ..Default::default()
             });
         }
         if lease && reply.pages.iter().any(|page| page.miss == 0) {

@@ -79,7 +79,7 @@ pub(super) fn page(page: ReloadedPosition) -> wire::ReloadedPage {
     let ReloadedPosition { index, checksum, tier, found } = page;
     let miss = found.as_ref().map_or_else(|cause| miss_cause(*cause).into(), |_| 0);
     let slot = found.as_ref().map(slot_ref).ok();
-    wire::ReloadedPage { index, slot, checksum, tier: tier_number(tier), miss }
+    wire::ReloadedPage { index, slot, checksum, tier: tier_number(tier), miss, ..Default::default() }
 }
 
 fn tier_number(tier: Option<TierName>) -> i32 {

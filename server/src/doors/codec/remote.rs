@@ -5,14 +5,14 @@ use super::offload::{begin as begin_offload, begun, check_positions, committed};
 use super::reload::{begin as begin_reload, page};
 use crate::access::Guest;
 use crate::engine::offload::{OffloadBegun, OffloadCommitted};
-use crate::engine::reload::{BeginReload, ReloadedPosition};
+use crate::engine::reload::BeginReload;
 use crate::engine::remote::offload::{RemoteOffload, RemotePage};
-use crate::engine::remote::reload::RemoteReload;
+use crate::engine::remote::reload::{RemoteReload, ToldPage};
 use crate::engine::remotes::lent::{Domain, LentRegion, LentSpan};
 use crate::engine::remotes::open_rail::{OfferedRail, Taken};
 use std::sync::Arc;
 use turnkv_proto::limits::{
-    RAIL_OFFERS_MAX, RAILS_HELD_MAX, REGION_KEYS_MAX, REMOTE_REGIONS_MAX, REMOTE_SPANS_MAX,
+    CARRIED_BYTES_MAX, RAIL_OFFERS_MAX, RAILS_HELD_MAX, REGION_KEYS_MAX, REMOTE_REGIONS_MAX, REMOTE_SPANS_MAX,
 };
 use turnkv_proto::{Error, wire};
 use turnkv_transfer::fabric::{Engine, RailAddress, RegionKey};
@@ -81,13 +81,16 @@ pub(crate) fn reload(raw: &wire::RemoteReloadRequest, guest: &Guest) -> Result<R
             format!("RemoteReload names memory for {} of {wanted} positions, or not in order", pages.len());
         return Err(Error::invalid(text));
     }
-    Ok(RemoteReload { begin, pages, verify: raw.verify })
+    let bytes: u64 = pages.iter().flat_map(|page| &page.spans).map(|span| u64::from(span.bytes())).sum();
+    let may_carry = bytes <= u64::from(raw.carry_bytes_max.min(CARRIED_BYTES_MAX));
+    Ok(RemoteReload { begin, pages, verify: raw.verify, may_carry })
 }
 
 /// Encodes a part of its answer; `covered`: with the first one, how many positions the call serves.
-pub(crate) fn reloaded(pages: Vec<ReloadedPosition>, covered: u32) -> wire::BeginReloadReply {
-    let pages = pages.into_iter().map(page);
-    let pages = pages.map(|page| wire::ReloadedPage { slot: None, ..page }).collect();
+pub(crate) fn reloaded(pages: Vec<ToldPage>, covered: u32) -> wire::BeginReloadReply {
+    let told =
+        |told: ToldPage| wire::ReloadedPage { slot: None, carried: told.carried, ..page(told.position) };
+    let pages = pages.into_iter().map(told).collect();
     wire::BeginReloadReply { pages, covered, ..Default::default() }
 }
 

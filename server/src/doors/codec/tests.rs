@@ -189,7 +189,13 @@ fn remote_reload(pages: usize) -> wire::RemoteReloadRequest {
     let span = wire::RemoteSpan { region: 0, offset: 0, bytes: 4096 };
     let page = |position| wire::RemotePage { position, checksum: 0, spans: vec![span] };
     let pages = (0..pages as u32).map(page).collect();
-    wire::RemoteReloadRequest { begin: Some(begin), regions: vec![region], pages, verify: true }
+    wire::RemoteReloadRequest {
+        begin: Some(begin),
+        regions: vec![region],
+        pages,
+        verify: true,
+        carry_bytes_max: 0,
+    }
 }
 
 #[test]

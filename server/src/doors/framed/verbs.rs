@@ -4,8 +4,7 @@ use crate::connections::asking::Asking;
 use crate::doors::codec;
 use crate::doors::frames::connection::{Connection, End, Shared, Verbs, decode, is_not_done};
 use crate::engine::clients::RemoteOwner;
-use crate::engine::reload::ReloadedPosition;
-use crate::engine::remote::reload::ReloadAudience;
+use crate::engine::remote::reload::{ReloadAudience, ToldPage};
 use std::io;
 use std::sync::Arc;
 use turnkv_pool::ClientId;
@@ -103,7 +102,7 @@ struct Telling<'a> {
 }
 
 impl ReloadAudience for Telling<'_> {
-    fn tell(&mut self, pages: Vec<ReloadedPosition>, more: bool) -> bool {
+    fn tell(&mut self, pages: Vec<ToldPage>, more: bool) -> bool {
         let reply = codec::remote::reloaded(pages, std::mem::take(&mut self.covered));
         let flags = if more { FLAG_MORE } else { 0 };
         match self.connection.send(self.verb, flags, &reply, &[]) {

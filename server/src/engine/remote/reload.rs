@@ -1,4 +1,5 @@
-//! Reload to another host: the server writes pages into the client's memory as they land in their slots. Owns: the verb's order.
+//! Reload to another host: the server writes pages into the client's memory as they land in their slots, or has the answer carry those
+//! of a small call: another thread and half a trip more than an answer takes are a transfer's price. Owns: the verb's order.
 //! Must not know: rails, messages.
 
 use super::offload::RemotePage;
@@ -6,8 +7,9 @@ use crate::engine::Engine;
 use crate::engine::hold::Release;
 use crate::engine::reload::{BeginReload, ReloadRun, ReloadedPosition};
 use crate::engine::remotes::clients::RemoteClient;
-use crate::engine::remotes::transfers::{Progress, Transfers};
+use crate::engine::remotes::transfers::{Progress, Transfers, check_spans};
 use crate::limits::{LOCAL_LOOK, RETRY_AFTER_MS};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,12 +25,23 @@ pub(crate) struct RemoteReload {
     pub(crate) pages: Vec<RemotePage>,
     /// The bytes in the slots are checked before they leave.
     pub(crate) verify: bool,
+    /// The answers may carry the bytes.
+    pub(crate) may_carry: bool,
+}
+
+/// A position as its caller is told of it.
+#[derive(Debug)]
+pub(crate) struct ToldPage {
+    /// What became of it.
+    pub(crate) position: ReloadedPosition,
+    /// Its bytes, where they were not written to the caller's memory.
+    pub(crate) carried: Bytes,
 }
 
 /// A caller to whom pages are told.
 pub(crate) trait ReloadAudience {
-    /// These positions are in its memory, or missing, in order. `more`: others follow. False: it has left.
-    fn tell(&mut self, pages: Vec<ReloadedPosition>, more: bool) -> bool;
+    /// These positions are in its memory, or here, or missing, in order. `more`: others follow. False: it has left.
+    fn tell(&mut self, pages: Vec<ToldPage>, more: bool) -> bool;
 
     /// It has left.
     fn has_left(&self) -> bool;
@@ -36,7 +49,7 @@ pub(crate) trait ReloadAudience {
 
 /// What was asked for and not told yet, in order.
 struct Due {
-    page: ReloadedPosition,
+    page: ToldPage,
     is_there: bool,
 }
 
@@ -44,6 +57,7 @@ struct Due {
 struct Writing<'a> {
     ask: &'a RemoteReload,
     transfers: Transfers<'a>,
+    carries: bool,
     due: VecDeque<Due>,
     corrupt: Vec<u32>,
 }
@@ -59,7 +73,8 @@ impl Engine {
     ) -> Result<(), Error> {
         let lease = run.lease.take();
         let transfers = Transfers::new(&self.remote, client, Direction::Write);
-        let mut writing = Writing { ask, transfers, due: VecDeque::new(), corrupt: Vec::new() };
+        let carries = ask.may_carry && client.has_no_nic();
+        let mut writing = Writing { ask, transfers, carries, due: VecDeque::new(), corrupt: Vec::new() };
         let written = match lease.map(|lease| self.hold_remote(client, lease)).transpose() {
             Ok(_) => self.write_pages(client, lease, run, &mut writing, told).await,
             Err(error) => Err(error),
@@ -102,7 +117,7 @@ impl Engine {
         loop {
             self.take_ready(run, writing)?;
             let ready = writing.take_there();
-            let ended = ready.last().is_some_and(|page| page.found.is_err());
+            let ended = ready.last().is_some_and(|page| page.position.found.is_err());
             let all = run.is_done() && writing.due.is_empty();
             let more = !(ended || all);
             if (!ready.is_empty() || !more) && !told.tell(ready, more) {
@@ -143,21 +158,25 @@ impl Engine {
     /// Begins to write what has landed in its slot.
     fn take_ready(&self, run: &mut ReloadRun, writing: &mut Writing<'_>) -> Result<(), Error> {
         while let Some(mut page) = run.next_ready() {
-            let index = page.index;
+            let (index, mut carried) = (page.index, Bytes::new());
             if let Ok(place) = page.found {
                 let slot = self.slot(place)?;
+                let target = writing.ask.pages.get(index as usize);
+                let target = target.ok_or_else(|| Error::invalid("a position without memory for it"))?;
                 if writing.ask.verify && slot.page().checksum() != page.checksum {
                     writing.corrupt.push(index);
                     page =
                         ReloadedPosition { checksum: 0, tier: None, found: Err(MissCause::Checksum), ..page };
+                } else if writing.carries {
+                    check_spans(index, &slot, &target.spans)?;
+                    carried = slot.page().to_vec().into();
+                    self.remote.carried(carried.len());
                 } else {
-                    let target = writing.ask.pages.get(index as usize);
-                    let target = target.ok_or_else(|| Error::invalid("a position without memory for it"))?;
                     writing.transfers.add(index, &slot, &target.spans)?;
                 }
             }
-            let is_there = page.found.is_err();
-            writing.due.push_back(Due { page, is_there });
+            let is_there = page.found.is_err() || !carried.is_empty();
+            writing.due.push_back(Due { page: ToldPage { position: page, carried }, is_there });
         }
         Ok(())
     }
@@ -166,17 +185,17 @@ impl Engine {
 impl Writing<'_> {
     /// A position is in the caller's memory.
     fn is_there(&mut self, position: u32) {
-        if let Some(due) = self.due.iter_mut().find(|due| due.page.index == position) {
+        if let Some(due) = self.due.iter_mut().find(|due| due.page.position.index == position) {
             due.is_there = true;
         }
     }
 
     /// The leading positions that can be told; a miss is the last one.
-    fn take_there(&mut self) -> Vec<ReloadedPosition> {
+    fn take_there(&mut self) -> Vec<ToldPage> {
         let mut there = Vec::new();
         while self.due.front().is_some_and(|due| due.is_there) {
             let Some(due) = self.due.pop_front() else { break };
-            let missing = due.page.found.is_err();
+            let missing = due.page.position.found.is_err();
             there.push(due.page);
             if missing {
                 self.due.clear();

@@ -1,16 +1,16 @@
 //! Calls over rails that a test plays: what fails is repeated, what is damaged is not kept, and nothing is given back while a
 //! transfer may touch it.
 
+mod carried;
 mod faults;
 
 use super::offload::{RemoteOffload, RemotePage};
-use super::reload::{ReloadAudience, RemoteReload};
+use super::reload::{ReloadAudience, RemoteReload, ToldPage};
 use crate::access::{Caller, Grants};
 use crate::config;
 use crate::engine::Engine;
 use crate::engine::clients::{InlineCaller, RemoteOwner};
 use crate::engine::offload::OffloadCommitted;
-use crate::engine::reload::ReloadedPosition;
 use crate::engine::remotes::clients::RemoteClient;
 use crate::engine::remotes::lent::{Domain, LentRegion, LentSpan};
 use crate::engine::remotes::open_rail::{OfferedRail, Taken};
@@ -397,12 +397,12 @@ fn a_stall_over_frames_ends_what_is_due_of_its_call() {
 
 #[derive(Default)]
 struct Listening {
-    pages: Vec<ReloadedPosition>,
+    pages: Vec<ToldPage>,
     ended: bool,
 }
 
 impl ReloadAudience for Listening {
-    fn tell(&mut self, pages: Vec<ReloadedPosition>, more: bool) -> bool {
+    fn tell(&mut self, pages: Vec<ToldPage>, more: bool) -> bool {
         self.pages.extend(pages);
         self.ended = !more;
         true
@@ -431,7 +431,7 @@ fn a_reload_is_held_until_its_transfers_end_and_says_what_does_not_verify() {
     let hashes = vec![BlockHash([1; 32]), BlockHash([2; 32])];
     let begin = want(rig.namespace, hashes);
     let reload = move || {
-        let ask = RemoteReload { begin, pages: targets(2, 9), verify: true };
+        let ask = RemoteReload { begin, pages: targets(2, 9), verify: true, may_carry: false };
         let mut run = engine.begin_reload_now(client.id, &ask.begin).unwrap().unwrap();
         let mut listening = Listening::default();
         block_on(engine.write_remote(&client, &ask, &mut run, &mut listening)).map(|()| listening)
@@ -444,7 +444,11 @@ fn a_reload_is_held_until_its_transfers_end_and_says_what_does_not_verify() {
     posted.complete(Outcome::Done);
     let told = reload.join().unwrap().unwrap();
     assert!(told.ended && told.pages.len() == 2);
-    assert!(told.pages[0].found.is_ok() && told.pages[1].found.is_err(), "{:?}", told.pages);
+    assert!(
+        told.pages[0].position.found.is_ok() && told.pages[1].position.found.is_err(),
+        "{:?}",
+        told.pages
+    );
     assert_eq!((rig.leases(), rig.engine.remote.inflight_bytes()), (0, 0));
 }
 

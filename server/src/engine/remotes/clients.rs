@@ -47,6 +47,13 @@ pub(crate) struct RemoteClient {
     pub(super) inflight: Shares,
 }
 
+impl RemoteClient {
+    /// Its pages go in frames only.
+    pub(in crate::engine) fn has_no_nic(&self) -> bool {
+        self.rails.are_framed()
+    }
+}
+
 /// What there is of one fabric.
 pub(crate) struct FabricReport {
     /// Which one.
@@ -64,6 +71,11 @@ pub(crate) struct FabricReport {
 }
 
 impl Remotes {
+    /// So many bytes of a page leave with an answer.
+    pub(in crate::engine) fn carried(&self, bytes: usize) {
+        self.series.moved(Engine::Framed, Direction::Write, bytes as u64);
+    }
+
     /// Nobody is connected yet. `nics`: those by which pages may go.
     pub(in crate::engine) fn new(settings: &Settings, nics: Nics) -> Remotes {
         let (all, own) =

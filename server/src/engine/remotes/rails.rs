@@ -135,6 +135,11 @@ impl Rails {
         state.rails.iter().filter(|kept| kept.rail.nic == Some(nic) && kept.is_open()).count()
     }
 
+    /// Whether pages go in frames only.
+    pub(super) fn are_framed(&self) -> bool {
+        self.state.lock().rails.iter().all(|kept| kept.rail.engine == Engine::Framed)
+    }
+
     /// How many of an engine are open.
     pub(super) fn count(&self, engine: Engine) -> usize {
         self.state.lock().count(engine)

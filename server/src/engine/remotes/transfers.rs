@@ -86,11 +86,7 @@ impl<'a> Transfers<'a> {
         slot: &Slot,
         spans: &[LentSpan],
     ) -> Result<(), Error> {
-        let bytes: u64 = spans.iter().map(|span| u64::from(span.bytes())).sum();
-        if bytes != slot.len() as u64 {
-            let text = format!("position {position} has {} bytes, its spans have {bytes}", slot.len());
-            return Err(Error::invalid(text));
-        }
+        check_spans(position, slot, spans)?;
         let page = self.pages.len();
         let first = self.parts.len();
         let mut offset = 0;
@@ -255,6 +251,15 @@ impl<'a> Transfers<'a> {
         state.failed = true;
         Progress::Failed(state.position, cause)
     }
+}
+
+/// Whether spans are as long together as the page that they are for.
+pub(in crate::engine) fn check_spans(position: u32, slot: &Slot, spans: &[LentSpan]) -> Result<(), Error> {
+    let bytes: u64 = spans.iter().map(|span| u64::from(span.bytes())).sum();
+    if bytes == slot.len() as u64 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("position {position} has {} bytes, its spans have {bytes}", slot.len())))
 }
 
 /// A span as the operations that move it: large ones in stripes, which go over all rails.

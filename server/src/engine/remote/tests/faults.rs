@@ -263,9 +263,9 @@ struct Leaving {
 }
 
 impl ReloadAudience for Leaving {
-    fn tell(&mut self, pages: Vec<ReloadedPosition>, _: bool) -> bool {
+    fn tell(&mut self, pages: Vec<ToldPage>, _: bool) -> bool {
         assert!(self.has_first.load(Ordering::Relaxed), "what comes before is not there yet");
-        self.heard.extend(pages.iter().map(|page| page.index));
+        self.heard.extend(pages.iter().map(|page| page.position.index));
         self.heard.len() < self.hears
     }
 
@@ -288,7 +288,7 @@ fn a_reload_is_told_in_order_whatever_lands_first_and_ends_when_its_caller_leave
         let has_first = Arc::new(AtomicBool::new(false));
         let landed = Arc::clone(&has_first);
         let reload = move || {
-            let ask = RemoteReload { begin, pages: targets(4, 9), verify: false };
+            let ask = RemoteReload { begin, pages: targets(4, 9), verify: false, may_carry: false };
             let mut run = engine.begin_reload_now(client.id, &ask.begin).unwrap().unwrap();
             let mut told = Leaving { hears, heard: Vec::new(), has_first: landed };
             let ended = block_on(engine.write_remote(&client, &ask, &mut run, &mut told));
