@@ -45,6 +45,11 @@ impl Store {
         self.policy.turn_began(session);
     }
 
+    /// The next turn of a session began in another pool.
+    pub(crate) fn turn_began_elsewhere(&mut self, session: u32) {
+        self.policy.turn_began_elsewhere(session);
+    }
+
     /// A session lives in another pool now.
     pub(crate) fn moved_away(&mut self, session: u32) {
         self.policy.moved_away(session);

@@ -104,7 +104,7 @@ impl Pool {
             return Ok(0);
         }
         let waited_ms = now.saturating_sub(known.last_used);
-        self.store.turn_began(at);
+        self.store.turn_began_elsewhere(at);
         Ok(waited_ms)
     }
 

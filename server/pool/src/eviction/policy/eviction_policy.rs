@@ -64,6 +64,8 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     }
     /// The session's next turn began.
     fn turn_began(&mut self, _session: u32) {}
+    /// The session's next turn began in another pool.
+    fn turn_began_elsewhere(&mut self, _session: u32) {}
     /// A session lives in another pool now: it is not waited for here.
     fn moved_away(&mut self, _session: u32) {}
     /// A session comes from another pool, where it had so many pages and had waited for so long.

@@ -18,7 +18,7 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
-use crate::eviction::policy::chances::{self, BUCKETS, Chances};
+use crate::eviction::policy::chances::{BUCKETS, Chances};
 use crate::eviction::policy::class::WaitClass;
 use crate::eviction::policy::eviction_policy::{EvictionPolicy, Newcomer, TurnFacts, row};
 use crate::eviction::policy::run::{Phase, Run, Waiter};
@@ -154,25 +154,34 @@ impl Learned {
         &mut self.waiters[at]
     }
 
-    /// A run's age reached its next bucket.
+    /// A run's age reached its next bucket, or a turn goes on for too long.
     fn change(&mut self, at: u32) {
         let run = self.runs[at as usize];
-        if run.phase == Phase::InTurn {
-            // A turn that never ends protects nothing for ever.
-            if self.now.saturating_sub(run.since) > IN_TURN_MS_MAX {
-                self.runs[at as usize].phase = Phase::Waiting;
-            }
+        let goes_on = matches!(run.phase, Phase::InTurn | Phase::Elsewhere);
+        if goes_on && self.now.saturating_sub(run.since) >= IN_TURN_MS_MAX {
+            // A turn that never ends protects nothing for ever: its session waits from now on.
+            return self.begin(at, |run| run.phase = Phase::Waiting);
         }
         let bucket = (usize::from(run.bucket) + 1).min(BUCKETS - 1);
         self.runs[at as usize].bucket = bucket as u8;
-        if self.runs[at as usize].phase != Phase::InTurn {
+        if !goes_on {
             let weight = if run.session == NONE { run.members as f32 } else { 1.0 };
             self.chances.observe(run.ns, &run.class, usize::from(run.bucket), false, weight);
         }
         if bucket + 1 < BUCKETS {
-            self.changes.insert((chances::next_change(run.since, bucket), at));
+            self.changes.insert((self.runs[at as usize].changes_at(), at));
         }
         self.rekey(at);
+    }
+
+    /// The session of a run is back, if it waited: a turn that was not ended is known of already.
+    fn count_return(&mut self, session: u32, run: &Run) {
+        if run.phase == Phase::Waiting {
+            self.returns = self.returns.saturating_add(1);
+            self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
+        }
+        let gap_ms = self.now - run.since;
+        self.waiter(session).habits.note_gap(gap_ms);
     }
 
     /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to
@@ -282,13 +291,17 @@ impl EvictionPolicy for Learned {
     fn turn_began(&mut self, session: u32) {
         let waiter = *self.waiter(session);
         let Some(run) = self.runs.get(waiter.run as usize).copied() else { return };
-        if run.phase == Phase::Waiting {
-            self.returns = self.returns.saturating_add(1);
-            self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
-        }
-        let gap_ms = self.now - run.since;
-        self.waiter(session).habits.note_gap(gap_ms);
+        self.count_return(session, &run);
         self.begin(waiter.run, |run| run.phase = Phase::InTurn);
+    }
+
+    fn turn_began_elsewhere(&mut self, session: u32) {
+        let at = self.waiter(session).run;
+        let run = self.runs.get(at as usize).copied().filter(|run| run.phase == Phase::Waiting);
+        if let Some(run) = run {
+            self.count_return(session, &run);
+            self.begin(at, |run| run.phase = Phase::Elsewhere);
+        }
     }
 
     fn moved_away(&mut self, session: u32) {

@@ -1,9 +1,11 @@
 //! Pages that wait alike, and who waits. Owns: what is kept of a run of pages, and of a session. Must not
 //! know: orders, chances.
 
+use crate::eviction::policy::chances;
 use crate::eviction::policy::class::{Habits, WaitClass};
 use crate::ids::{NONE, Now};
 use crate::index::lists::PageList;
+use crate::limits::IN_TURN_MS_MAX;
 
 /// Pages used at one moment are judged from this bucket on, after 2 s.
 const FRESH_BUCKETS: u8 = 7;
@@ -17,6 +19,8 @@ pub(crate) enum Phase {
     Waiting,
     /// Its session's turn runs.
     InTurn,
+    /// Its session's turn runs in another pool: it has come back, and is judged like one that waits anew.
+    Elsewhere,
     /// Superseded.
     Victims,
 }
@@ -44,6 +48,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// When it is another one by its age: a wait is in its next bucket, or a turn was not ended for too long.
+    pub(crate) fn changes_at(&self) -> Now {
+        match self.phase {
+            Phase::InTurn => self.since.saturating_add(IN_TURN_MS_MAX),
+            _ => chances::next_change(self.since, usize::from(self.bucket)),
+        }
+    }
+
     /// Pages by themselves that were used just now; a session that left its pages needs them no more.
     pub(crate) fn is_fresh(&self) -> bool {
         self.session == NONE && self.bucket < FRESH_BUCKETS && self.class != WaitClass::LEFT

@@ -2,7 +2,6 @@
 //! Must not know: which pages are in a run, what its session does.
 
 use super::{KEY_IN_TURN, KEY_SHIFT, KEY_VICTIMS, Learned};
-use crate::eviction::policy::chances;
 use crate::eviction::policy::class::WaitClass;
 use crate::eviction::policy::eviction_policy::row;
 use crate::eviction::policy::run::{Phase, Run};
@@ -30,7 +29,7 @@ impl Learned {
         }
         self.runs[at as usize].key = self.key_of(at);
         if phase == Phase::Waiting {
-            self.changes.insert((chances::next_change(self.now, 0), at));
+            self.changes.insert((self.runs[at as usize].changes_at(), at));
         }
         at
     }
@@ -43,7 +42,7 @@ impl Learned {
             Phase::InTurn => KEY_IN_TURN,
             // The turn that used these pages may still run: its end says whose they are.
             Phase::Waiting if self.by_session && self.is_fresh(run) => KEY_IN_TURN - 1,
-            Phase::Waiting => self.place_of(run.ns, &run.class, usize::from(run.bucket)),
+            Phase::Waiting | Phase::Elsewhere => self.place_of(run.ns, &run.class, usize::from(run.bucket)),
         }
     }
 
@@ -77,7 +76,7 @@ impl Learned {
     /// Changes a run's wait: it begins anew, ends, or becomes another one.
     pub(super) fn begin(&mut self, at: u32, change: impl FnOnce(&mut Run)) {
         let run = self.runs[at as usize];
-        self.changes.remove(&(chances::next_change(run.since, usize::from(run.bucket)), at));
+        self.changes.remove(&(run.changes_at(), at));
         let now = self.now;
         self.place(at, |run| {
             (run.since, run.bucket) = (now, 0);
@@ -85,7 +84,7 @@ impl Learned {
         });
         let run = self.runs[at as usize];
         if run.phase != Phase::Victims {
-            self.changes.insert((chances::next_change(run.since, usize::from(run.bucket)), at));
+            self.changes.insert((run.changes_at(), at));
         }
         self.rekey(at);
     }
@@ -93,7 +92,7 @@ impl Learned {
     pub(super) fn release_if_unused(&mut self, at: u32) {
         let run = self.runs[at as usize];
         if run.members == 0 && run.session == NONE && run.phase != Phase::Victims {
-            self.changes.remove(&(chances::next_change(run.since, usize::from(run.bucket)), at));
+            self.changes.remove(&(run.changes_at(), at));
             self.runs[at as usize].phase = Phase::Free;
             self.open.retain(|(_, _, open)| *open != at);
             self.free.push(at);

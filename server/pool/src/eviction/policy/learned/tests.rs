@@ -2,7 +2,9 @@
 
 use super::Learned;
 use crate::eviction::policy::eviction_policy::{EvictionPolicy, TurnFacts};
+use crate::eviction::policy::run::Phase;
 use crate::ids::NONE;
+use crate::limits::IN_TURN_MS_MAX;
 
 const SESSION: u32 = 3;
 
@@ -36,7 +38,8 @@ fn one_that_goes_is_waited_for_no_more_and_came_back_only_if_a_turn_of_it_began(
     let mut policy = Learned::new(true);
     end(&mut policy, 1, 10);
     policy.tick(4_000);
-    policy.turn_began(SESSION);
+    policy.turn_began_elsewhere(SESSION);
+    assert!(policy.runs[policy.waiters[SESSION as usize].run as usize].phase == Phase::Elsewhere);
     policy.moved_away(SESSION);
     assert_eq!((policy.returns, policy.waiters[SESSION as usize].run), (1, NONE));
     // As when its host is emptied.
@@ -44,4 +47,17 @@ fn one_that_goes_is_waited_for_no_more_and_came_back_only_if_a_turn_of_it_began(
     policy.tick(9_000);
     policy.moved_away(SESSION);
     assert_eq!((policy.returns, policy.waiters[SESSION as usize].run), (1, NONE));
+}
+
+#[test]
+fn a_turn_that_does_not_end_keeps_its_pages_for_as_long_as_is_said_and_no_longer() {
+    let mut policy = Learned::new(true);
+    end(&mut policy, 1, 10);
+    policy.tick(4_000);
+    policy.turn_began(SESSION);
+    let phase = |policy: &Learned| policy.runs[policy.waiters[SESSION as usize].run as usize].phase;
+    (5_000..4_000 + IN_TURN_MS_MAX).step_by(977).for_each(|now| policy.tick(now));
+    assert_eq!(phase(&policy), Phase::InTurn);
+    policy.tick(4_000 + IN_TURN_MS_MAX);
+    assert_eq!((phase(&policy), policy.returns), (Phase::Waiting, 1));
 }
