@@ -29,11 +29,12 @@ const PAGE: u64 = 64 << 10;
 const PAGES: usize = 4;
 
 /// What members of a cluster ask one another.
-const OF_MEMBERS: [Method; 6] = [
+const OF_MEMBERS: [Method; 7] = [
     Method::ClusterTell,
     Method::ClusterCountPages,
     Method::ClusterNameSession,
     Method::ClusterNamePrefix,
+    Method::ClusterLookAtEngines,
     Method::ClusterTakeSession,
     Method::ClusterHoldPrefix,
 ];

@@ -11,7 +11,7 @@ pub mod limits;
 mod route;
 
 pub use error::RouteError;
-pub use route::{Candidate, Now, Ranked, RouteAsk, RouteNamespace, Router};
+pub use route::{Candidate, EngineView, Now, Ranked, RouteAsk, RouteNamespace, Router};
 
 #[cfg(test)]
 mod tests;

@@ -50,6 +50,17 @@ pub struct RouteAsk<'a> {
     pub candidates: &'a [Candidate<'a>],
 }
 
+/// What is known of a candidate.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineView {
+    /// Leading pages it holds, as far as can be known from here.
+    pub held_pages: u64,
+    /// Pages of the sessions that live there, and of those that wait.
+    pub load: f64,
+    /// It ran the session's last turn.
+    pub is_home: bool,
+}
+
 /// A candidate's rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranked {
@@ -158,15 +169,19 @@ impl Router {
         }
     }
 
-    /// Ranks the candidates, the best first. Ties go to the session's home, then to the one with less load,
-    /// then to the one named first.
+    /// Ranks the candidates by what is known of them here.
     pub fn route(&mut self, ask: RouteAsk<'_>, now: Now) -> Result<Vec<Ranked>, RouteError> {
+        let views = self.look(ask, now)?;
+        Ok(self.rank(ask.candidates, ask.hashes.len() as u64, &views))
+    }
+
+    /// What is known of each candidate, in their order.
+    pub fn look(&mut self, ask: RouteAsk<'_>, now: Now) -> Result<Vec<EngineView>, RouteError> {
         if ask.candidates.is_empty() || ask.candidates.len() > CANDIDATES_MAX {
             return Err(RouteError::Candidates);
         }
         ask.candidates.iter().try_for_each(|candidate| Router::check_name(candidate.name))?;
         let home = ask.session.and_then(|session| self.homes.get(&(ask.ns, session.clone())).copied());
-        let pages = ask.hashes.len() as u64;
         let mut views = Vec::with_capacity(ask.candidates.len());
         for candidate in ask.candidates {
             let id = self.engine_id(candidate.name, now)?;
@@ -181,29 +196,36 @@ impl Router {
             let own = own.map_or(0.0, |home| home.pages as f64 * decay(home.since, now));
             let resident = self.engines.get(&id).map_or(0.0, |engine| engine.resident) - own;
             let load = resident.max(0.0) + f64::from(candidate.waiting) * self.growth;
-            views.push((id, self.held(ask.ns, id, ask.hashes), load));
+            let is_home = home.is_some_and(|home| home.engine == id);
+            views.push(EngineView { held_pages: self.held(ask.ns, id, ask.hashes), load, is_home });
         }
-        let least = views.iter().map(|(_, _, load)| *load).fold(f64::INFINITY, f64::min);
-        let mean = views.iter().map(|(_, _, load)| *load).sum::<f64>() / views.len() as f64;
+        Ok(views)
+    }
+
+    /// Ranks candidates for a prompt of so many pages by what is known of each, the best first. Ties go to the session's home, then to
+    /// the one with less load, then to the one named first.
+    pub fn rank(&self, candidates: &[Candidate<'_>], pages: u64, views: &[EngineView]) -> Vec<Ranked> {
+        let least = views.iter().map(|view| view.load).fold(f64::INFINITY, f64::min);
+        let mean = views.iter().map(|view| view.load).sum::<f64>() / views.len() as f64;
         let mut ranked: Vec<Ranked> = Vec::with_capacity(views.len());
-        for (at, ((id, held, load), candidate)) in views.iter().zip(ask.candidates).enumerate() {
+        for (at, (view, candidate)) in views.iter().zip(candidates).enumerate() {
             let reserved = (f64::from(candidate.running) * self.growth) as u64;
             let wanted = candidate.used_pages.saturating_add(reserved).saturating_add(pages);
             let fits = if candidate.capacity_pages == 0 { u64::MAX } else { candidate.capacity_pages };
             let overflow_pages = wanted.saturating_sub(fits).min(pages);
             // A few prompts more are no imbalance: that is what one turn does.
-            let excess = (load - least) / (mean + (SLACK_PROMPTS * pages.max(1)) as f64);
+            let excess = (view.load - least) / (mean + (SLACK_PROMPTS * pages.max(1)) as f64);
             let balance = excess * pages.max(1) as f64 * BALANCE_PERCENT / 100.0;
-            let is_home = home.is_some_and(|home| home.engine == *id);
-            let score = *held as f64 - 2.0 * overflow_pages as f64 - balance;
-            ranked.push(Ranked { candidate: at, held_pages: *held, is_home, overflow_pages, score });
+            let EngineView { held_pages, is_home, .. } = *view;
+            let score = held_pages as f64 - 2.0 * overflow_pages as f64 - balance;
+            ranked.push(Ranked { candidate: at, held_pages, is_home, overflow_pages, score });
         }
-        let load = |ranked: &Ranked| views[ranked.candidate].2;
+        let load = |ranked: &Ranked| views[ranked.candidate].load;
         ranked.sort_by(|one, two| {
             let home = two.is_home.cmp(&one.is_home);
             two.score.total_cmp(&one.score).then(home).then(load(one).total_cmp(&load(two)))
         });
-        Ok(ranked)
+        ranked
     }
 
     /// The engine that ran a session's last turn, if that is still known.

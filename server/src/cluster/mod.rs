@@ -4,7 +4,7 @@
 //! Without `[cluster]` nothing of this is there.
 //!
 //! - [`runtime`]: [`Cluster`], the verbs; [`rounds`]: what happens once a second, and a life's begin; [`pulling`]: what
-//!   pulls ask; [`moving`], [`takeover`]: sessions that go to another member; [`holding`], [`hold`]: prefixes that have a second copy; [`nowhere`]: pages that
+//!   pulls ask; [`routing`], [`engines_known`]: what routers are told; [`moving`], [`takeover`]: sessions that go to another member; [`holding`], [`hold`]: prefixes that have a second copy; [`nowhere`]: pages that
 //!   nobody had a moment ago; [`report`]: how it stands
 //! - [`membership`]: who knows the members: [`listed`], [`etcd`]; [`seen`]: what a round sees of them; [`card`]: what one says of itself
 //! - [`peers`], [`peer`]: the others, and the queue to each; [`link`]: a connection to one, and messages as they travel;
@@ -13,6 +13,7 @@
 
 mod card;
 mod counts;
+mod engines_known;
 mod etcd;
 mod hold;
 mod holding;
@@ -27,11 +28,13 @@ mod place;
 mod pulling;
 mod report;
 mod rounds;
+mod routing;
 mod runtime;
 mod seen;
 mod takeover;
 
 pub(crate) use card::MemberCard;
+pub(crate) use engines_known::{EnginesAsk, EnginesKnown};
 pub(crate) use hold::PrefixHold;
 pub(crate) use link::NameAsk;
 pub(crate) use report::{ClusterReport, PeerAt};

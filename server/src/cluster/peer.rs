@@ -8,6 +8,7 @@
 
 use super::card::MemberCard;
 use super::counts::ClusterCounts;
+use super::engines_known::{EnginesAsk, EnginesKnown};
 use super::hold::PrefixHold;
 use super::link::{LinkFault, MemberLink, NameAsk, Named};
 use super::takeover::Takeover;
@@ -151,6 +152,14 @@ impl OtherMember {
             return Err(LinkFault::paused());
         }
         self.waited_for(self.link.name_session(ask, most).await, most)
+    }
+
+    /// What it knows of engines, and of the prompt's pages if it is the one to ask. None: it does not answer.
+    pub(super) async fn look_at_engines(&self, ask: &EnginesAsk, with_pages: bool) -> Option<EnginesKnown> {
+        if self.is_unasked() {
+            return None;
+        }
+        self.noted(self.link.look_at_engines(ask, with_pages).await).ok()
     }
 
     /// Has it hold a prefix, or let go of it. Returns why it does not; empty: it does.

@@ -72,6 +72,7 @@ pub(crate) fn rule_of_method(method: Method) -> (Need, Reach) {
         | Method::ClusterCountPages
         | Method::ClusterNameSession
         | Method::ClusterNamePrefix
+        | Method::ClusterLookAtEngines
         | Method::ClusterTakeSession
         | Method::ClusterHoldPrefix => {
             (Need::Member, Reach::Everybody)

@@ -2,6 +2,8 @@
 //! the pool's). Must not know: how the ranking is made.
 
 use super::Engine;
+use crate::cluster::{Cluster, EnginesAsk, EnginesKnown, Where};
+use turnkv_cluster::{MemberId, PrefixAsk};
 use turnkv_pool::NamespaceIndex;
 use turnkv_proto::{BlockHash, Error, ErrorKind, NamespaceId, SessionId};
 use turnkv_router::{Candidate, Ranked, RouteAsk, RouteError, RouteNamespace};
@@ -27,25 +29,44 @@ pub(crate) struct Routed {
 }
 
 impl Engine {
-    /// Ranks the engines that it could run at.
-    pub(crate) fn route(&self, ask: RouteTurn<'_>) -> Result<Routed, Error> {
-        let RouteTurn { namespace, session, mut hashes, candidates } = ask;
-        let ns = self.find_namespace(&namespace)?;
-        let now = self.now();
-        if let (Some(session), true) = (&session, hashes.is_empty()) {
-            // A session that is not known yet has no pages: any engine is as good, but for its load.
-            hashes = self.session_hashes(ns, session).unwrap_or_default();
+    /// Ranks the engines that it could run at, by what is known of them anywhere.
+    pub(crate) async fn route(&self, ask: &RouteTurn<'_>) -> Result<Routed, Error> {
+        let mut known = self.look_at_engines(ask)?;
+        if let Some(cluster) = self.cluster() {
+            let (holder, pages) = most_of(cluster, ask, known.pool_pages).await;
+            let engines = ask.candidates.iter().map(|candidate| candidate.name.to_owned()).collect();
+            let RouteTurn { namespace, session, hashes, .. } = ask;
+            let (session, hashes) = (session.clone(), hashes.clone());
+            let others = EnginesAsk { namespace: *namespace, session, hashes, engines };
+            let others = cluster.look_at_engines(&others, holder).await;
+            others.iter().for_each(|other| known.take_in(other));
+            known.pool_pages = known.pool_pages.max(pages);
         }
-        let pool_pages = self.look(ns, &hashes, now)?.present;
-        let view = RouteAsk {
-            ns: route_namespace(ns),
-            session: session.as_ref(),
-            hashes: &hashes,
-            candidates: &candidates,
-        };
-        let ranked = self.router.lock().route(view, now).map_err(refuse_route)?;
+        Ok(self.rank(ask, &known))
+    }
+
+    /// Ranks them by what is known.
+    pub(crate) fn rank(&self, ask: &RouteTurn<'_>, known: &EnginesKnown) -> Routed {
         self.metrics.routes.increment(1);
-        Ok(Routed { ranked, pool_pages })
+        let ranked = self.router.lock().rank(&ask.candidates, known.prompt_pages, &known.views);
+        Routed { ranked, pool_pages: known.pool_pages }
+    }
+
+    /// What is known of them here.
+    pub(crate) fn look_at_engines(&self, ask: &RouteTurn<'_>) -> Result<EnginesKnown, Error> {
+        let (ns, now) = (self.find_namespace(&ask.namespace)?, self.now());
+        // A session that is not known yet has no pages: any engine is as good, but for its load.
+        let own = match &ask.session {
+            Some(session) if ask.hashes.is_empty() => self.session_hashes(ns, session).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let hashes = if own.is_empty() { &ask.hashes } else { &own };
+        let pool_pages = self.look(ns, hashes, now)?.present;
+        let session = ask.session.as_ref();
+        let view = RouteAsk { ns: route_namespace(ns), session, hashes, candidates: &ask.candidates };
+        let views = self.router.lock().look(view, now).map_err(refuse_route)?;
+        let turn = session.and_then(|session| self.turn_of(ns, session)).unwrap_or(0);
+        Ok(EnginesKnown { views, turn, prompt_pages: hashes.len() as u64, pool_pages })
     }
 
     /// A turn runs at an engine, on these pages.
@@ -59,6 +80,30 @@ impl Engine {
         let ask = RouteAsk { ns: route_namespace(ns), session: Some(session), hashes, candidates: &[] };
         let now = self.now();
         self.router.lock().ran(ask, engine, now).map_err(refuse_route)
+    }
+}
+
+/// Who of the others has the session, or more of the prompt than is here, and how many pages of it.
+async fn most_of(cluster: &Cluster, ask: &RouteTurn<'_>, here: u32) -> (Option<MemberId>, u32) {
+    let home = match &ask.session {
+        Some(session) => cluster.whereabouts(&ask.namespace, session, 0).await,
+        None => Where::Nowhere,
+    };
+    let home = if let Where::Home { member, .. } = home { Some(member.member.id) } else { None };
+    let rest = ask.hashes.len() > here as usize;
+    if !rest || (home.is_none() && !cluster.asks_all()) {
+        return (home, here);
+    }
+    let wanted = PrefixAsk {
+        namespace: ask.namespace,
+        hashes: ask.hashes.clone(),
+        only_posts: false,
+        local: here as usize,
+        hint: home,
+    };
+    match cluster.holder_of(wanted).await {
+        Some((member, pages)) => (Some(member.member.id), pages as u32),
+        None => (home, here),
     }
 }
 

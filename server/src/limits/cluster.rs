@@ -30,6 +30,10 @@ pub(crate) const CLUSTER_REQUEST_BYTES_MAX: usize = PEER_BATCH_MESSAGES_MAX * PU
 pub(crate) const PEER_CONNECT_MAX: Duration = Duration::from_millis(500);
 /// How long a member may take to hear some messages.
 pub(crate) const PEER_TELL_MAX: Duration = Duration::from_millis(500);
+/// How long it may take to say what it knows of the engines that a router names.
+pub(crate) const ROUTE_LOOK_MAX: Duration = Duration::from_millis(50);
+/// Pages of a prompt that are named to it then.
+pub(crate) const ROUTE_PAGES_MAX: usize = 16_384;
 /// How long it may take to name a session's pages.
 pub(crate) const PEER_NAME_MAX: Duration = Duration::from_millis(1_000);
 /// The least time that a member was given for that, if it counts as standing still where it does not answer: it is then asked for nothing

@@ -138,7 +138,8 @@ impl Server {
 
     /// Which engine should run a turn.
     pub fn route(&self, raw: &wire::RouteRequest) -> Result<wire::RouteReply, Error> {
-        Ok(codec::route::reply(raw, self.engine.route(codec::route::ask(raw, &self.guest)?)?))
+        let ask = codec::route::ask(raw, &self.guest)?;
+        Ok(codec::route::reply(raw, self.engine.rank(&ask, &self.engine.look_at_engines(&ask)?)))
     }
 
     /// Drops pages by command.

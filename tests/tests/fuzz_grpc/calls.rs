@@ -332,6 +332,15 @@ fn between_members(known: &Known) -> Vec<Call> {
             "/turnkv.v1.Cluster/NameSession",
             &wire::NameSessionRequest { namespace: namespace.clone(), session, turn_begins: true },
         ),
+        call(
+            "/turnkv.v1.Cluster/LookAtEngines",
+            &wire::LookAtEnginesRequest {
+                namespace: namespace.clone(),
+                session: "kept".to_owned(),
+                hashes: last.clone(),
+                engines: vec!["one".to_owned(), "two".to_owned()],
+            },
+        ),
         call("/turnkv.v1.Cluster/NamePrefix", &wire::NamePrefixRequest { namespace, last }),
     ]
 }

@@ -6,6 +6,7 @@
 //! - `hops`: sessions that go from pool to pool, and prefixes that no session names
 //! - `nowhere`: prompts that no member has
 //! - `pins`: prefixes that another member has pinned too
+//! - `routes`: engines on all hosts, for whichever member a router asks
 //! - `signposts`: prompts in a large cluster
 //! - `lost_homes`: sessions whose home is gone when their next turn begins
 //! - `faults`: homes that are slow, damaged on the way, killed, begin again; pools that are killed while they pull
@@ -16,5 +17,6 @@ mod hops;
 mod lost_homes;
 mod nowhere;
 mod pins;
+mod routes;
 mod signposts;
 mod support;

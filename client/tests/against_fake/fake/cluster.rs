@@ -63,6 +63,7 @@ untold! {
     tell(TellRequest) -> TellReply;
     count_pages(CountPagesRequest) -> CountPagesReply;
     name_session(NameSessionRequest) -> NameSessionReply;
+    look_at_engines(LookAtEnginesRequest) -> LookAtEnginesReply;
     name_prefix(NamePrefixRequest) -> NamePrefixReply;
     take_session(TakeSessionRequest) -> TakeSessionReply;
     hold_prefix(HoldPrefixRequest) -> HoldPrefixReply;

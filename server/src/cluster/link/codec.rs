@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::cluster::card::MemberCard;
+use crate::cluster::engines_known::EnginesKnown;
 use crate::cluster::takeover::Takeover;
 use crate::limits::{CLUSTER_NAME_BYTES_MAX, CLUSTER_WEIGHT_MAX, MEMBER_TEXT_BYTES_MAX};
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use turnkv_cluster::{
     CallId, Incarnation, Life, Member, MemberId, MemberState, Message, PrefixKey, SessionKey, Tip,
 };
 use turnkv_proto::{Error, wire};
+use turnkv_router::EngineView;
 use wire::note::Says;
 
 /// A member's card.
@@ -202,6 +204,37 @@ fn bounded(count: usize) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::invalid(format!("{count} in one message, at most {PUBLISH_MAX}")))
+}
+
+/// What a member knows of engines.
+pub(crate) fn engines(known: &EnginesKnown) -> wire::LookAtEnginesReply {
+    let sight = |view: &EngineView| wire::EngineSight {
+        held_pages: view.held_pages,
+        load_pages: view.load,
+        home: view.is_home,
+    };
+    wire::LookAtEnginesReply {
+        engines: known.views.iter().map(sight).collect(),
+        turn: known.turn,
+        prompt_pages: known.prompt_pages as u32,
+        pool_pages: known.pool_pages,
+    }
+}
+
+/// The same, read.
+pub(super) fn read_engines(raw: &wire::LookAtEnginesReply) -> EnginesKnown {
+    let view = |sight: &wire::EngineSight| EngineView {
+        held_pages: sight.held_pages,
+        // What is no number of pages is no load.
+        load: if sight.load_pages.is_finite() { sight.load_pages.max(0.0) } else { 0.0 },
+        is_home: sight.home,
+    };
+    EnginesKnown {
+        views: raw.engines.iter().map(view).collect(),
+        turn: raw.turn,
+        prompt_pages: raw.prompt_pages.into(),
+        pool_pages: raw.pool_pages,
+    }
 }
 
 #[cfg(test)]

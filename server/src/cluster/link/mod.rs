@@ -6,10 +6,14 @@
 pub(crate) mod codec;
 
 use super::card::MemberCard;
+use super::engines_known::{EnginesAsk, EnginesKnown};
 use super::hold::PrefixHold;
 use super::place;
 use super::takeover::Takeover;
-use crate::limits::{CLUSTER_REQUEST_BYTES_MAX, OFFER_WAIT, PEER_NOTE_BYTES_MAX, PEER_TELL_MAX};
+use crate::limits::{
+    CLUSTER_REQUEST_BYTES_MAX, OFFER_WAIT, PEER_NOTE_BYTES_MAX, PEER_TELL_MAX, ROUTE_LOOK_MAX,
+    ROUTE_PAGES_MAX,
+};
 use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -125,6 +129,23 @@ impl MemberLink {
         let asked = wire::NamePrefixRequest { namespace, last };
         let answer = answered(most, client.name_prefix(asked)).await?;
         unpack_hashes(&answer.hashes).map_err(|error| LinkFault::unreadable(&error))
+    }
+
+    /// What it knows of engines; `with_pages`: for these pages, too.
+    pub(crate) async fn look_at_engines(
+        &self,
+        ask: &EnginesAsk,
+        with_pages: bool,
+    ) -> Result<EnginesKnown, LinkFault> {
+        let pages = if with_pages { &ask.hashes[..ask.hashes.len().min(ROUTE_PAGES_MAX)] } else { &[] };
+        let asked = wire::LookAtEnginesRequest {
+            namespace: ask.namespace.0.to_vec().into(),
+            session: ask.session.as_ref().map(|session| session.as_str().to_owned()).unwrap_or_default(),
+            hashes: pack_hashes(pages).into(),
+            engines: ask.engines.clone(),
+        };
+        let mut client = self.client.clone();
+        Ok(codec::read_engines(&answered(ROUTE_LOOK_MAX, client.look_at_engines(asked)).await?))
     }
 
     /// Has it take a session over; its answer comes when it has, or will not.

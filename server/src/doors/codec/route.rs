@@ -16,6 +16,23 @@ pub(crate) fn ask<'a>(raw: &'a wire::RouteRequest, guest: &Guest) -> Result<Rout
     })
 }
 
+/// Decodes what another member asks of engines.
+pub(crate) fn look<'a>(raw: &'a wire::LookAtEnginesRequest, guest: &Guest) -> Result<RouteTurn<'a>, Error> {
+    let named = |name: &'a String| Candidate {
+        name: name.as_str(),
+        capacity_pages: 0,
+        used_pages: 0,
+        running: 0,
+        waiting: 0,
+    };
+    Ok(RouteTurn {
+        namespace: guest.namespace(&raw.namespace)?,
+        session: optional_session(&raw.session)?,
+        hashes: unpack_hashes(&raw.hashes)?,
+        candidates: raw.engines.iter().map(named).collect(),
+    })
+}
+
 /// Encodes its answer, for the engines that the request names.
 pub(crate) fn reply(raw: &wire::RouteRequest, routed: Routed) -> wire::RouteReply {
     let choices = routed.ranked.into_iter().map(|ranked| wire::RouteChoice {

@@ -5,6 +5,7 @@ use super::reply::{Answer, blocking, guest_of};
 use crate::cluster::link::codec;
 use crate::cluster::{Cluster, ClusterReport, MemberList, PeerAt, PrefixHold, Takeover, Where};
 use crate::doors::codec::namespace::spec as read_spec;
+use crate::doors::codec::route::look as read_look;
 use crate::engine::Engine;
 use crate::engine::session::SessionKey;
 use crate::limits::{MEMBER_WATCHERS_MAX, TAKES_MAX};
@@ -126,6 +127,19 @@ impl wire::cluster_server::Cluster for ClusterService {
                 },
                 None => wire::NameSessionReply { not_home: true, elsewhere, ..Default::default() },
             })
+        })
+        .await
+    }
+
+    async fn look_at_engines(
+        &self,
+        request: Request<wire::LookAtEnginesRequest>,
+    ) -> Answer<wire::LookAtEnginesReply> {
+        self.cluster()?;
+        let (guest, engine) = (guest_of(&request)?, Arc::clone(&self.engine));
+        blocking(move || {
+            let known = read_look(request.get_ref(), &guest).and_then(|ask| engine.look_at_engines(&ask));
+            Ok(codec::engines(&if_open(known)?.unwrap_or_default()))
         })
         .await
     }

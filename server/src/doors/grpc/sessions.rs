@@ -97,7 +97,8 @@ impl Sessions for SessionsService {
     }
 
     async fn route(&self, request: Request<wire::RouteRequest>) -> Answer<wire::RouteReply> {
-        let routed = self.engine.route(codec::route::ask(request.get_ref(), &guest_of(&request)?)?)?;
+        let ask = codec::route::ask(request.get_ref(), &guest_of(&request)?)?;
+        let routed = self.engine.route(&ask).await?;
         Ok(Response::new(codec::route::reply(request.get_ref(), routed)))
     }
 
