@@ -155,3 +155,31 @@ fn a_session_in_its_turn_here_does_not_begin_another_one_elsewhere() {
     world.begin();
     assert_eq!(world.pool.begin_elsewhere(world.ns, &world.id, 700), Ok(0));
 }
+
+#[test]
+fn pages_that_come_for_a_turn_go_after_those_of_others_while_it_runs() {
+    let (mut pool, ns) = one_slab(SLOTS, 0, PolicyKind::Session);
+    pool.introduce_client(CLIENT, UserId(0));
+    let id = SessionId::parse("talk").unwrap();
+    let from =
+        FromElsewhere { turns: 3, pages: 20, waited_ms: 4_000, begins: true, ..FromElsewhere::default() };
+    pool.continue_session(ns, &id, &from, 0).unwrap();
+    pool.begin_turn(ns, &id, 0).unwrap();
+    let mut end = None;
+    for part in [0..8_u32, 8..20] {
+        store(&mut pool, ns, part.start.checked_sub(1), part.clone());
+        let to = pool.list_start(ns, end, &hashes(part)).unwrap();
+        pool.extend_list(ns, &id, end, to, 0);
+        end = Some(to);
+        pool.check().unwrap();
+    }
+    // Others come while the turn runs, long after what was used just now counts for that.
+    let other = |at: u32| 1_000 + at * 10..1_010 + at * 10;
+    for at in 0..12 {
+        pool.maintain(10_000 + u64::from(at) * 5_000);
+        store(&mut pool, ns, None, other(at));
+        pool.check().unwrap();
+    }
+    assert_eq!(pool.lookup(ns, &hashes(0..20), 70_000).unwrap().present, 20);
+    assert_eq!(pool.lookup(ns, &hashes(other(0)), 70_000).unwrap().present, 0);
+}

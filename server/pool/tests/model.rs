@@ -136,7 +136,8 @@ fn elsewhere(world: &mut World, space: usize, session: u8, what: Elsewhere) {
         Elsewhere::Begins => world.pool.begin_elsewhere(ns, &name, now).map(drop),
         Elsewhere::Ends => world.pool.end_elsewhere(ns, &name, now),
         Elsewhere::Comes(turns) => {
-            let from = FromElsewhere { turns, pages: turns, waited_ms: 900, ..FromElsewhere::default() };
+            let from =
+                FromElsewhere { turns, pages: turns, waited_ms: 900, begins: turns % 2 == 0, start: None };
             world.pool.continue_session(ns, &name, &from, now)
         }
     };

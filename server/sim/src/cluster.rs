@@ -160,7 +160,7 @@ impl<'a> Cluster<'a> {
         let elsewhere = before.filter(|tip| tip.home.member.0 != host as u64);
         if let (Some(session), Some(tip)) = (session, elsewhere) {
             let waited_ms = self.hosts[tip.home.member.0 as usize].begin_elsewhere(session, now);
-            let from = FromElsewhere { turns: told, pages: tip.pages, waited_ms, start: None };
+            let from = FromElsewhere { turns: told, pages: tip.pages, waited_ms, begins: true, start: None };
             self.hosts[host].come(position, session, &from, &hashes, now)?;
         }
         // A session at home here whose pages are all here needs nobody.

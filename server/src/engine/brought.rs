@@ -15,6 +15,8 @@ pub(super) struct CameFrom {
     pub(super) turns: u32,
     /// How long it had waited when its next turn began; 0: not known.
     pub(super) waited_ms: u64,
+    /// It begins here now.
+    pub(super) begins: bool,
 }
 
 /// These, the one of longest ago first.
@@ -82,7 +84,7 @@ mod tests {
         let brought = BroughtSessions::default();
         let session = |at: usize| SessionId::parse(&format!("s{at}")).unwrap();
         let note = |at, turns, pages| {
-            let from = CameFrom { turns, waited_ms: 0 };
+            let from = CameFrom { turns, waited_ms: 0, begins: true };
             brought.note(NAMESPACE, session(at), from, vec![BlockHash([7; 32]); pages].into())
         };
         let take =

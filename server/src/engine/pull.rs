@@ -138,7 +138,8 @@ impl Engine {
             match cluster.name_session(member.member.id, ask, left).await {
                 Ok(named) => {
                     let pull = self.pull_of(of, (member, tip), named.hashes, named.tail_tokens);
-                    let from = CameFrom { turns: named.turn.max(tip.turn), waited_ms: named.waited_ms };
+                    let turns = named.turn.max(tip.turn);
+                    let from = CameFrom { turns, waited_ms: named.waited_ms, begins: true };
                     return Some(AtHome::Named(from, Pull { redirects, ..pull }));
                 }
                 Err(error) => {
@@ -168,11 +169,11 @@ impl Engine {
         &self,
         ns: NamespaceIndex,
         session: &SessionId,
-        CameFrom { turns, waited_ms }: CameFrom,
+        CameFrom { turns, waited_ms, begins }: CameFrom,
         hashes: &[BlockHash],
     ) {
         let (start, now) = (self.list_here(ns, None, hashes), self.now());
-        let from = FromElsewhere { turns, pages: hashes.len() as u32, waited_ms, start };
+        let from = FromElsewhere { turns, pages: hashes.len() as u32, waited_ms, begins, start };
         match self.decide().pool.continue_session(ns, session, &from, now) {
             Ok(()) => self.remember(ns, session),
             Err(error) => {
@@ -260,10 +261,18 @@ impl Engine {
         hashes: &[BlockHash],
     ) -> Option<ListStart> {
         let Ok(ns) = self.find_namespace(namespace) else { return from };
-        let (to, now) = (self.list_here(ns, from, hashes)?, self.now());
-        self.decide().pool.extend_list(ns, session, from, to, now);
+        let (mut end, now) = (from, self.now());
+        for chunk in hashes.chunks(LIST_CHUNK_PAGES as usize) {
+            let mut core = self.decide();
+            let Some(to) = core.pool.list_start(ns, end, chunk) else { break };
+            core.pool.extend_list(ns, session, end, to, now);
+            end = Some(to);
+            if Some(&to.page()) != chunk.last() {
+                break;
+            }
+        }
         self.remember(ns, session);
-        Some(to)
+        end
     }
 
     /// How far the list of a pulled session is here.

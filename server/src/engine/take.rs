@@ -57,7 +57,12 @@ impl Engine {
             Err(PullError::Unreachable) => return Takeover::Failed("it does not reach its home".to_owned()),
         };
         // The turns of the tip: one that runs at its home now is its home's to end.
-        self.goes_on_here(ns, session, CameFrom { turns: tip.turn, waited_ms: 0 }, &named.hashes);
+        self.goes_on_here(
+            ns,
+            session,
+            CameFrom { turns: tip.turn, waited_ms: 0, begins: false },
+            &named.hashes,
+        );
         let pull = self.pull_of(of, (home, tip), named.hashes.clone(), named.tail_tokens);
         let lacks_room = Arc::clone(&pull.lacks_room);
         if self.pull(pull).is_none() {

@@ -55,9 +55,18 @@ impl Store {
         self.policy.moved_away(session);
     }
 
-    /// A session comes from another pool, where it had so many pages and had waited for so long (0: not known).
-    pub(crate) fn moved_here(&mut self, session: u32, pages: u32, waited_ms: Now) {
-        self.policy.moved_here(session, pages, waited_ms);
+    /// A session comes from another pool, where it had waited for so long (0: not known); its next turn begins here now, or does not.
+    pub(crate) fn moved_here(&mut self, facts: &TurnFacts, waited_ms: Now, begins: bool) {
+        self.policy.moved_here(facts, waited_ms, begins);
+    }
+
+    /// A page of its list came from there.
+    pub(crate) fn came_for(&mut self, index: u32, facts: &TurnFacts) {
+        self.call.step();
+        self.clear_victim(index);
+        self.stay(index);
+        self.relist_parked(index);
+        self.policy.came_for(&mut self.pages, index, facts);
     }
 
     /// A turn ended; all pages that the session has now follow, tails before heads (`use_in_turn`).

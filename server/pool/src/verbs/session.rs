@@ -3,6 +3,7 @@
 
 use crate::Pool;
 use crate::error::PoolError;
+use crate::eviction::policy::TurnFacts;
 use crate::ids::{NamespaceIndex, Now};
 use crate::index::path_end::PathEnd;
 use crate::limits::NAMES_PER_CALL;
@@ -37,6 +38,8 @@ pub struct FromElsewhere {
     pub pages: u32,
     /// How long it had waited there when its next turn began; 0: not known.
     pub waited_ms: Now,
+    /// Its next turn begins here now.
+    pub begins: bool,
     /// What is here of its list.
     pub start: Option<ListStart>,
 }
@@ -136,7 +139,9 @@ impl Pool {
         }
         let at = self.open_after(ns, session, from.turns, now)?;
         if !self.sessions[at].in_turn {
-            self.store.moved_here(at, from.pages, from.waited_ms);
+            let turn = self.sessions[at].turn;
+            let facts = TurnFacts { session: at, turn, expected_return_ms: 0, ns: ns.0, pages: from.pages };
+            self.store.moved_here(&facts, from.waited_ms, from.begins);
         }
         let list = self.sessions.list_end(self.store.pages(), at);
         let goes_on = end.pages == 0 || self.store.pages().end_within(list, end.page).is_some();
@@ -193,6 +198,11 @@ impl Pool {
             && (from.pages, from.page) == (end.pages, end.page)
         {
             self.sessions.replace_list(&mut self.store, at, to);
+            let turn = self.sessions[at].turn;
+            let facts = TurnFacts { session: at, turn, expected_return_ms: 0, ns: ns.0, pages: to.pages };
+            for page in self.store.pages().between(to, from.pages).into_iter().rev() {
+                self.store.came_for(page, &facts);
+            }
         }
     }
 

@@ -68,8 +68,10 @@ pub(crate) trait EvictionPolicy: Send + Sync {
     fn turn_began_elsewhere(&mut self, _session: u32) {}
     /// A session lives in another pool now: it is not waited for here.
     fn moved_away(&mut self, _session: u32) {}
-    /// A session comes from another pool, where it had so many pages and had waited for so long.
-    fn moved_here(&mut self, _session: u32, _pages: u32, _waited_ms: Now) {}
+    /// A session comes from another pool, where it had waited for so long; its next turn begins here now, or does not.
+    fn moved_here(&mut self, _facts: &TurnFacts, _waited_ms: Now, _begins: bool) {}
+    /// A page of its list came from there.
+    fn came_for(&mut self, _pages: &mut Pages, _page: u32, _facts: &TurnFacts) {}
     /// A session is the next turn of another one, which is waited for no more.
     fn continued(&mut self, _from: u32, _to: u32) {}
     /// A turn ended; all pages that the session has now follow.

@@ -179,9 +179,9 @@ impl Learned {
         if run.phase == Phase::Waiting {
             self.returns = self.returns.saturating_add(1);
             self.chances.observe(run.ns, &run.class, usize::from(run.bucket), true, 1.0);
+            let gap_ms = self.now - run.since;
+            self.waiter(session).habits.note_gap(gap_ms);
         }
-        let gap_ms = self.now - run.since;
-        self.waiter(session).habits.note_gap(gap_ms);
     }
 
     /// Its session has no more use for what is still in a run: a branch it left, or pages that lead to
@@ -310,11 +310,25 @@ impl EvictionPolicy for Learned {
         self.leave(run);
     }
 
-    fn moved_here(&mut self, session: u32, pages: u32, waited_ms: Now) {
-        let waiter = self.waiter(session);
-        waiter.habits.note_turn(pages, 0);
+    fn moved_here(&mut self, facts: &TurnFacts, waited_ms: Now, begins: bool) {
+        if !self.by_session {
+            return;
+        }
+        let waiter = self.waiter(facts.session);
+        waiter.habits.note_turn(facts.pages, 0);
         if waited_ms > 0 {
             waiter.habits.note_gap(waited_ms);
+        }
+        let (class, before) = (waiter.habits.class(facts.turn, facts.pages, 0), waiter.run);
+        let phase = if begins { Phase::InTurn } else { Phase::Waiting };
+        self.leave(before);
+        let own = self.new_run(facts.ns, class, phase, facts.session);
+        self.waiter(facts.session).run = own;
+    }
+
+    fn came_for(&mut self, pages: &mut Pages, page: u32, facts: &TurnFacts) {
+        if self.by_session {
+            self.turn_page(pages, page, facts);
         }
     }
 

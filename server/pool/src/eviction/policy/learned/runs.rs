@@ -28,7 +28,7 @@ impl Learned {
             None => self.runs.push(run),
         }
         self.runs[at as usize].key = self.key_of(at);
-        if phase == Phase::Waiting {
+        if phase != Phase::Victims {
             self.changes.insert((self.runs[at as usize].changes_at(), at));
         }
         at

@@ -23,7 +23,8 @@ fn one_that_comes_waits_like_one_that_stayed() {
     end(&mut stayed, 2, 25);
     let mut came = Learned::new(true);
     came.tick(4_000);
-    came.moved_here(SESSION, 10, 4_000);
+    let facts = TurnFacts { session: SESSION, turn: 1, expected_return_ms: 0, ns: 0, pages: 10 };
+    came.moved_here(&facts, 4_000, true);
     came.turn_began(SESSION);
     end(&mut came, 2, 25);
     let class = |policy: &Learned| policy.runs[policy.waiters[SESSION as usize].run as usize].class;
