@@ -81,7 +81,7 @@ impl ErrorKind {
             ErrorKind::PermissionDenied => {
                 "ask an operator for a certificate, or an entry in the server's [access], that grants it"
             }
-            ErrorKind::Unavailable => "go on without it, or ask again later: another pool does not answer",
+            ErrorKind::Unavailable => "go on without it, or ask again later: what it needs does not answer",
         }
     }
 }

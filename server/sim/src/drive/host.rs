@@ -28,7 +28,12 @@ impl Replay<'_> {
         local: usize,
         now: Now,
     ) -> Result<(), SimError> {
-        self.offload(position, session, hashes, local, now)
+        self.offload(position, session, hashes, local, now)?;
+        let from = self.pool.list_start(self.ns, None, &hashes[..local]);
+        if let Some(to) = self.pool.list_start(self.ns, None, hashes) {
+            self.pool.extend_list(self.ns, session, from, to, now);
+        }
+        Ok(())
     }
 
     /// A session's next turn begins on another host. How long it had waited here; 0: nobody knows.

@@ -103,7 +103,7 @@ impl EtcdMembers {
 
     /// Has a member's keys removed. Whether there were any; it is there again if it lives.
     pub(crate) async fn forget(&self, name: &str) -> Result<bool, Error> {
-        let failed = |fault: EtcdFault| Error::new(ErrorKind::Internal, format!("etcd does not: {fault}"));
+        let failed = |fault: EtcdFault| Error::new(ErrorKind::Unavailable, format!("etcd does not: {fault}"));
         let known = self.client.delete(&self.keys.member(name)).await.map_err(failed)?;
         Ok(self.client.delete(&self.keys.mark(name)).await.map_err(failed)? || known)
     }
