@@ -159,7 +159,8 @@ impl OtherMember {
         if self.is_unasked() {
             return None;
         }
-        self.noted(self.link.look_at_engines(ask, with_pages).await).ok()
+        // Not noted: who is too slow for a router may well name a session's pages.
+        self.link.look_at_engines(ask, with_pages).await.ok()
     }
 
     /// Has it hold a prefix, or let go of it. Returns why it does not; empty: it does.
