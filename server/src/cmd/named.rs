@@ -36,8 +36,8 @@ pub(super) async fn namespace_of(channel: Channel, session: Option<&str>) -> any
     match (namespaces.next(), namespaces.len(), session) {
         (Some(namespace), 0, _) => Ok(namespace),
         (None, _, Some(session)) => Err(misused(
-            format!("no session is called {session}"),
-            "name one that is there, or its namespace (--namespace) where there are very many",
+            format!("no session is called {session} here"),
+            "name its namespace too (--namespace): it lives at another member, or is one of very many",
         )),
         (None, _, None) => Err(misused("no session tells which namespace is meant", "name it (--namespace)")),
         (Some(_), others, _) => Err(misused(
