@@ -275,6 +275,7 @@ async fn whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_s
         .collect();
     running.push(tokio::spawn(archivist(Arc::clone(&seen), addresses[0].clone(), shelf.path().to_owned())));
     let before = hit_ratio(&seen).await?;
+    ensure!(before > 0.5, "{before:.3} of what is asked for is there though nothing was killed");
     let rounds = number("TURNKV_CLUSTER_KILLS", 4)?;
     let mut random = Random::new(number("TURNKV_CLUSTER_KILLS_SEED", 1)?);
     for round in 0..rounds {

@@ -6,13 +6,13 @@ use turnkv_router::EngineView;
 
 /// A turn that is to run at one of some engines.
 #[derive(Debug)]
-pub(crate) struct EnginesAsk {
+pub(crate) struct EnginesAsk<'a> {
     /// Its namespace.
     pub(crate) namespace: NamespaceId,
     /// Its session, where there is one.
-    pub(crate) session: Option<SessionId>,
+    pub(crate) session: Option<&'a SessionId>,
     /// The pages of its prompt; none: those of the session's list.
-    pub(crate) hashes: Vec<BlockHash>,
+    pub(crate) hashes: &'a [BlockHash],
     /// The engines' names.
     pub(crate) engines: Vec<String>,
 }

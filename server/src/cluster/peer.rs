@@ -155,7 +155,11 @@ impl OtherMember {
     }
 
     /// What it knows of engines, and of the prompt's pages if it is the one to ask. None: it does not answer.
-    pub(super) async fn look_at_engines(&self, ask: &EnginesAsk, with_pages: bool) -> Option<EnginesKnown> {
+    pub(super) async fn look_at_engines(
+        &self,
+        ask: &EnginesAsk<'_>,
+        with_pages: bool,
+    ) -> Option<EnginesKnown> {
         if self.is_unasked() {
             return None;
         }

@@ -10,7 +10,7 @@ impl Cluster {
     /// a cluster that is small enough everybody of the engines' load.
     pub(crate) async fn look_at_engines(
         &self,
-        ask: &EnginesAsk,
+        ask: &EnginesAsk<'_>,
         holder: Option<MemberId>,
     ) -> Vec<EnginesKnown> {
         let asks_all = self.asks_all();

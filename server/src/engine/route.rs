@@ -35,10 +35,9 @@ impl Engine {
         if let Some(cluster) = self.cluster() {
             let (holder, pages) = most_of(cluster, ask, known.pool_pages).await;
             let engines = ask.candidates.iter().map(|candidate| candidate.name.to_owned()).collect();
-            let RouteTurn { namespace, session, hashes, .. } = ask;
-            let (session, hashes) = (session.clone(), hashes.clone());
-            let others = EnginesAsk { namespace: *namespace, session, hashes, engines };
-            let others = cluster.look_at_engines(&others, holder).await;
+            let (namespace, session) = (ask.namespace, ask.session.as_ref());
+            let asked = EnginesAsk { namespace, session, hashes: &ask.hashes, engines };
+            let others = cluster.look_at_engines(&asked, holder).await;
             others.iter().for_each(|other| known.take_in(other));
             known.pool_pages = known.pool_pages.max(pages);
         }

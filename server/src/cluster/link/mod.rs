@@ -134,13 +134,13 @@ impl MemberLink {
     /// What it knows of engines; `with_pages`: for these pages, too.
     pub(crate) async fn look_at_engines(
         &self,
-        ask: &EnginesAsk,
+        ask: &EnginesAsk<'_>,
         with_pages: bool,
     ) -> Result<EnginesKnown, LinkFault> {
         let pages = if with_pages { &ask.hashes[..ask.hashes.len().min(ROUTE_PAGES_MAX)] } else { &[] };
         let asked = wire::LookAtEnginesRequest {
             namespace: ask.namespace.0.to_vec().into(),
-            session: ask.session.as_ref().map(|session| session.as_str().to_owned()).unwrap_or_default(),
+            session: ask.session.map(|session| session.as_str().to_owned()).unwrap_or_default(),
             hashes: pack_hashes(pages).into(),
             engines: ask.engines.clone(),
         };

@@ -8,6 +8,8 @@
 //!
 //! ```text
 //!   open --turn_ended--> waiting --turn_began--> in turn --turn_ended--> waiting
+//!                           | turn_began_elsewhere
+//!                           |--> elsewhere --moved_away--> pages by themselves
 //!                           | superseded, closed
 //!                           v
 //!                        victims
