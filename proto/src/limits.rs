@@ -58,7 +58,7 @@ pub const GRPC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 pub const REMOTE_REGIONS_MAX: usize = 64;
 /// Spans of them that one call may name, over all its positions: whoever has more gathers pages before.
 pub const REMOTE_SPANS_MAX: usize = 65_536;
-/// Bytes of pages that the answers to one call may carry, where they would not pay for a transfer.
+/// Bytes of pages that one call may carry, in its request or its answers, where they would not pay for a transfer.
 pub const CARRIED_BYTES_MAX: u32 = 512 << 10;
 /// Framed data rails of one client.
 pub const RAILS_MAX: usize = 4;

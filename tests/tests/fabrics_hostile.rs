@@ -103,6 +103,7 @@ impl ByHand {
             position: at as u32,
             checksum: *checksum,
             spans: vec![span(at)],
+            ..Default::default()
         };
         checksums.iter().enumerate().map(page).collect()
     }

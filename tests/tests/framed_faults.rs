@@ -19,7 +19,7 @@ use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 
 const PAGE: u64 = 96 << 10;
-/// As many as go over rails, and as few as come with their answer.
+/// As many as go over rails, and as few as come with their request or answer.
 const PAGES: usize = 6;
 const FEW: usize = 3;
 /// Within so many bytes of a direction a fault strikes: somewhat more than a run moves.
@@ -99,7 +99,8 @@ async fn run(server: &Server, tcp: SocketAddr, seed: u64, tally: &Tally) -> Resu
         let mut random = Random::new(seed);
         for _ in 0..3 {
             let options = OffloadOptions { deadline: Some(DEADLINE), ..OffloadOptions::default() };
-            drop(timed(tally, user.offload(&options, &hashes)).await?);
+            let pages = if random.one_in(2) { FEW } else { PAGES };
+            drop(timed(tally, user.offload(&options, &hashes[..pages])).await?);
             if random.one_in(8) {
                 proxy.cut();
             }

@@ -47,10 +47,12 @@ fn requests(random: &mut Random, client: u64, id: &bytes::Bytes) -> Vec<(Verb, V
     let mut key = || wire::RemoteKey { domain: FRAMED, key: random.extreme(), base: random.extreme() };
     let keys = vec![key(), key()];
     let region = wire::RemoteRegion { keys, bytes: random.extreme() };
+    let carried = vec![7; random.below(3) * (PAGE as usize / 2)];
     let mut page = |position: u32| wire::RemotePage {
         position,
         checksum: 0,
         spans: vec![wire::RemoteSpan { region: 0, offset: random.extreme() % (1 << 40), bytes: PAGE as u32 }],
+        carried: carried.clone().into(),
     };
     let pages = vec![page(0), page(1)];
     let regions = vec![region];

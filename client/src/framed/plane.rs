@@ -87,6 +87,12 @@ impl FramedPlane {
         self.suspected_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
+    /// Pages go in frames only, for all that is known.
+    pub(crate) fn has_no_nic(&self) -> bool {
+        let rails = self.rails.lock().clone();
+        rails.is_none_or(|rails| rails.fastest().is_none_or(|engine| engine == Engine::Framed))
+    }
+
     /// What is known of the rails.
     pub(crate) fn state(&self) -> PlaneState {
         let quarantined_bytes = self.staging.quarantined_bytes();

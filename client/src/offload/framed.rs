@@ -14,8 +14,10 @@ use crate::local::Lent;
 use crate::namespace::Namespace;
 use crate::offload::{Decline, Done, Granted, NotDurable, OffloadWindow, pages_within};
 use crate::pages::PageSource;
+use bytes::Bytes;
 use std::future::Future;
 use std::ops::Range;
+use turnkv_proto::limits::CARRIED_BYTES_MAX;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::Slot;
 
@@ -75,6 +77,8 @@ struct Wanted<'a, S: Stage + ?Sized> {
     step: usize,
     /// None: the server has all pages.
     staged: Option<Staged>,
+    /// The request carries them: what a transfer needs beside takes longer than to send so few.
+    carried: bool,
 }
 
 impl Namespace {
@@ -97,7 +101,8 @@ impl Namespace {
         } else {
             Some(plane.stage(&mut lent, positions * self.page_bytes(), window.deadline).await?)
         };
-        let wanted = Wanted { window, sources, present, step, staged };
+        let carried = positions * self.page_bytes() <= CARRIED_BYTES_MAX as usize && plane.has_no_nic();
+        let wanted = Wanted { window, sources, present, step, staged, carried };
         let done = self.offload_pieces(plane, &mut lent, &wanted).await;
         if let Some(staged) = wanted.staged
             && !lent.is_waiting()
@@ -186,11 +191,13 @@ impl Namespace {
         let offsets: Vec<usize> = offsets.collect();
         let slots: Result<Vec<Slot>> =
             offsets.iter().map(|offset| staged.slot(*offset, page_bytes)).collect();
-        let checksums = wanted.sources.stage(first, slots?, staged, window.deadline).await?;
+        let slots = slots?;
+        let checksums = wanted.sources.stage(first, slots.clone(), staged, window.deadline).await?;
         let page = |(number, (offset, checksum)): (usize, (usize, u64))| wire::RemotePage {
             position: (skipped + number) as u32,
             checksum,
             spans: vec![span(offset, page_bytes)],
+            carried: if wanted.carried { slots[number].page().to_vec().into() } else { Bytes::new() },
         };
         request.pages = offsets.into_iter().zip(checksums).enumerate().map(page).collect();
         Ok(Piece { window, request })

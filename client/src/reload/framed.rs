@@ -157,8 +157,8 @@ impl<'a> Incoming<'a> {
         let page_bytes = namespace.page_bytes();
         let page = |position: usize| wire::RemotePage {
             position: position as u32,
-            checksum: 0,
             spans: vec![span(position * page_bytes, page_bytes)],
+            ..Default::default()
         };
         let request = wire::RemoteReloadRequest {
             begin: Some(wire::BeginReloadRequest { client: lent.client(), ..window.begin.clone() }),

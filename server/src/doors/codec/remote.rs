@@ -60,6 +60,12 @@ pub(crate) fn taken(taken: Option<Taken>, lost: Vec<u64>) -> wire::OpenRailReply
 /// Decodes a RemoteOffload.
 pub(crate) fn offload(raw: &wire::RemoteOffloadRequest, guest: &Guest) -> Result<RemoteOffload, Error> {
     let begin = begin_offload(raw.begin.as_ref().ok_or_else(no_begin)?, guest)?;
+    let carried: usize = raw.pages.iter().map(|page| page.carried.len()).sum();
+    if carried > CARRIED_BYTES_MAX as usize {
+        let text =
+            format!("RemoteOffload carries {carried} bytes: at most {CARRIED_BYTES_MAX} go into one call");
+        return Err(Error::invalid(text));
+    }
     let pages = pages("RemoteOffload", &raw.regions, &raw.pages)?;
     Ok(RemoteOffload { begin, pages })
 }
@@ -128,7 +134,8 @@ fn pages(
                 "{verb}: position {position} has a span that is empty or outside of its region"
             ))
         })?;
-        Ok(RemotePage { position: raw.position, checksum: raw.checksum, spans })
+        let (position, checksum, carried) = (raw.position, raw.checksum, raw.carried.clone());
+        Ok(RemotePage { position, checksum, spans, carried })
     };
     pages.iter().map(page).collect()
 }

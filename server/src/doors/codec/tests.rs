@@ -10,8 +10,8 @@ use crate::snapshots::create::CaptureWish;
 use std::time::Duration;
 use turnkv_pool::LeaseId;
 use turnkv_proto::limits::{
-    LEASE_PAGES_MAX, RAIL_OFFERS_MAX, RAILS_HELD_MAX, REGION_KEYS_MAX, REMOTE_REGIONS_MAX, REMOTE_SPANS_MAX,
-    RENEW_LEASES_MAX, RESERVE_PAGES_MAX,
+    CARRIED_BYTES_MAX, LEASE_PAGES_MAX, RAIL_OFFERS_MAX, RAILS_HELD_MAX, REGION_KEYS_MAX, REMOTE_REGIONS_MAX,
+    REMOTE_SPANS_MAX, RENEW_LEASES_MAX, RESERVE_PAGES_MAX,
 };
 use turnkv_proto::{ErrorKind, wire};
 
@@ -187,7 +187,7 @@ fn remote_reload(pages: usize) -> wire::RemoteReloadRequest {
     let key = wire::RemoteKey { domain: 3, key: 4, base: 0 };
     let region = wire::RemoteRegion { bytes: 1 << 20, keys: vec![key] };
     let span = wire::RemoteSpan { region: 0, offset: 0, bytes: 4096 };
-    let page = |position| wire::RemotePage { position, checksum: 0, spans: vec![span] };
+    let page = |position| wire::RemotePage { position, spans: vec![span], ..Default::default() };
     let pages = (0..pages as u32).map(page).collect();
     wire::RemoteReloadRequest {
         begin: Some(begin),
@@ -196,6 +196,24 @@ fn remote_reload(pages: usize) -> wire::RemoteReloadRequest {
         verify: true,
         carry_bytes_max: 0,
     }
+}
+
+#[test]
+fn a_request_carries_so_many_bytes_and_no_more() {
+    let of = |bytes: [usize; 2]| {
+        let wire::RemoteReloadRequest { regions, mut pages, .. } = remote_reload(2);
+        pages.iter_mut().zip(bytes).for_each(|(page, bytes)| page.carried = vec![1; bytes].into());
+        let begin = wire::BeginOffloadRequest {
+            namespace: NAMESPACE.into(),
+            hashes: vec![2; 64].into(),
+            ..Default::default()
+        };
+        remote::offload(&wire::RemoteOffloadRequest { begin: Some(begin), regions, pages }, &guest())
+    };
+    let most = CARRIED_BYTES_MAX as usize;
+    let ask = of([most / 2, most / 2]).unwrap();
+    assert_eq!(ask.pages[1].carried.len(), most / 2);
+    is_invalid(of([most / 2, most / 2 + 1]), "at most 524288 go into one call");
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! Offload from another host: the server reads what it grants, and keeps what arrived as it left. Owns: the verb's order. Must not
-//! know: rails, messages.
+//! Offload from another host: the server reads what it grants, and keeps what arrived as it left. Pages that came with the request are
+//! not read: another thread and a trip more are a transfer's price. Owns: the verb's order. Must not know: rails, messages.
 
 use crate::engine::Engine;
 use crate::engine::offload::{BeginOffload, CommitOffload, OffloadBegun, OffloadCommitted};
 use crate::engine::remotes::clients::RemoteClient;
 use crate::engine::remotes::lent::LentSpan;
-use crate::engine::remotes::transfers::{Progress, Transfers};
+use crate::engine::remotes::transfers::{Progress, Transfers, check_spans};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use turnkv_pool::LeaseId;
@@ -29,6 +30,8 @@ pub(crate) struct RemotePage {
     pub(crate) checksum: u64,
     /// Its bytes in slot order.
     pub(crate) spans: Vec<LentSpan>,
+    /// All of them, where they came with the request; else nothing.
+    pub(crate) carried: Bytes,
 }
 
 /// A granted slot that is being filled.
@@ -67,12 +70,11 @@ impl Engine {
             granted.push(position);
             let Ok(at) = ask.pages.binary_search_by_key(&position, |page| page.position) else { continue };
             let page = &ask.pages[at];
-            let added = self.slot(*place).and_then(|slot| {
-                let claim = Some(slot.claim().map_err(claimed)?);
-                transfers.add(position, &slot, &page.spans)?;
-                Ok(Filling { page, slot, claim, state: FillState::Due })
+            let filling = self.slot(*place).and_then(|slot| match page.carried.is_empty() {
+                true => begin_filling(page, slot, &mut transfers, FillState::Due),
+                false => self.take_carried(page, slot, &mut transfers),
             });
-            match added {
+            match filling {
                 Ok(filling) => fillings.push(filling),
                 Err(error) => read = Err(error),
             }
@@ -90,6 +92,23 @@ impl Engine {
             return Err(error);
         }
         self.commit_remote(client, lease, ask, &fillings, &granted).await.map(Some)
+    }
+
+    /// Takes a page that came with the request; one that is not as it left is read once.
+    fn take_carried<'a>(
+        &self,
+        page: &'a RemotePage,
+        slot: Slot,
+        transfers: &mut Transfers<'_>,
+    ) -> Result<Filling<'a>, Error> {
+        check_spans(page.position, &slot, &page.spans)?;
+        let is_whole = page.carried.len() == slot.len();
+        if is_whole && slot.claim().map_err(claimed)?.fill(&page.carried).1 == page.checksum {
+            self.remote.carried(Direction::Read, page.carried.len());
+            return Ok(Filling { page, slot, claim: None, state: FillState::Good });
+        }
+        self.remote.note_damaged();
+        begin_filling(page, slot, transfers, FillState::Again)
     }
 
     /// Reads until every page is good or bad, or the caller has left.
@@ -173,6 +192,18 @@ impl Engine {
         committed.dropped.dedup();
         Ok(committed)
     }
+}
+
+/// A granted slot that is to be read into.
+fn begin_filling<'a>(
+    page: &'a RemotePage,
+    slot: Slot,
+    transfers: &mut Transfers<'_>,
+    state: FillState,
+) -> Result<Filling<'a>, Error> {
+    let claim = Some(slot.claim().map_err(claimed)?);
+    transfers.add(page.position, &slot, &page.spans)?;
+    Ok(Filling { page, slot, claim, state })
 }
 
 /// Somebody writes a slot who lost his lease on it.

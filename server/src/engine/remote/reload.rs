@@ -170,7 +170,7 @@ impl Engine {
                 } else if writing.carries {
                     check_spans(index, &slot, &target.spans)?;
                     carried = slot.page().to_vec().into();
-                    self.remote.carried(carried.len());
+                    self.remote.carried(Direction::Write, carried.len());
                 } else {
                     writing.transfers.add(index, &slot, &target.spans)?;
                 }

@@ -15,6 +15,7 @@ use crate::engine::remotes::clients::RemoteClient;
 use crate::engine::remotes::lent::{Domain, LentRegion, LentSpan};
 use crate::engine::remotes::open_rail::{OfferedRail, Taken};
 use crate::engine::testing::{offer, open, want};
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -181,9 +182,18 @@ impl Rig {
         byte: u8,
         gone: &Arc<AtomicBool>,
     ) -> JoinHandle<Result<Option<OffloadCommitted>, Error>> {
-        let hashes: Vec<BlockHash> = (1..=pages).map(|at| BlockHash([at; 32])).collect();
+        self.offload_pages(targets(pages, byte), gone)
+    }
+
+    /// The same, of pages as they are.
+    fn offload_pages(
+        &self,
+        pages: Vec<RemotePage>,
+        gone: &Arc<AtomicBool>,
+    ) -> JoinHandle<Result<Option<OffloadCommitted>, Error>> {
+        let hashes: Vec<BlockHash> = (1..=pages.len() as u8).map(|at| BlockHash([at; 32])).collect();
         let (engine, client, gone) = (Arc::clone(&self.engine), Arc::clone(&self.client), Arc::clone(gone));
-        let ask = RemoteOffload { begin: offer(self.namespace, hashes), pages: targets(pages, byte) };
+        let ask = RemoteOffload { begin: offer(self.namespace, hashes), pages };
         let call = move || {
             let mut begun = engine.begin_offload_now(client.id, &ask.begin).unwrap().unwrap();
             let gone = || gone.load(Ordering::Relaxed);
@@ -204,6 +214,7 @@ fn targets(pages: u8, byte: u8) -> Vec<RemotePage> {
         position: u32::from(at),
         checksum: checksum(&vec![byte; PAGE]),
         spans: vec![LentSpan::new(&region, u64::from(at) * PAGE as u64, PAGE as u32).unwrap()],
+        carried: Bytes::new(),
     };
     (0..pages).map(page).collect()
 }

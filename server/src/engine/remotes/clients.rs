@@ -71,9 +71,9 @@ pub(crate) struct FabricReport {
 }
 
 impl Remotes {
-    /// So many bytes of a page leave with an answer.
-    pub(in crate::engine) fn carried(&self, bytes: usize) {
-        self.series.moved(Engine::Framed, Direction::Write, bytes as u64);
+    /// So many bytes of a page leave with an answer, or came with a request.
+    pub(in crate::engine) fn carried(&self, direction: Direction, bytes: usize) {
+        self.series.moved(Engine::Framed, direction, bytes as u64);
     }
 
     /// Nobody is connected yet. `nics`: those by which pages may go.

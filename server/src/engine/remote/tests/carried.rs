@@ -1,4 +1,4 @@
-//! Pages that leave with the answer: the same bytes, checks and leases as those that are written, and no transfer.
+//! Pages that leave with the answer, or come with the request: the same bytes, checks and leases as those that are moved, and no transfer.
 
 use super::*;
 
@@ -78,4 +78,51 @@ fn a_client_with_a_nic_has_its_pages_written() {
     posted.complete(Outcome::Done);
     let told = call.join().unwrap().unwrap();
     assert!(told.ended && told.pages[0].carried.is_empty());
+}
+
+/// Two pages of nines, which come with their request as this says of each.
+fn carrying(carried: [Vec<u8>; 2]) -> Vec<RemotePage> {
+    let pages = targets(2, 9).into_iter().zip(carried);
+    pages.map(|(page, carried)| RemotePage { carried: carried.into(), ..page }).collect()
+}
+
+#[test]
+fn pages_that_come_with_the_request_are_kept_and_nothing_is_posted() {
+    let rig = Rig::new();
+    let rail = rig.rail();
+    let call = rig.offload_pages(carrying([vec![9; PAGE], vec![9; PAGE]]), &Arc::default());
+    assert!(call.join().unwrap().unwrap().unwrap().dropped.is_empty());
+    assert!(rail.posted.lock().is_empty());
+    assert_eq!((rig.leases(), rig.engine.remote.inflight_bytes()), (0, 0));
+    let told = reload(&rig, targets(2, 9), true).unwrap();
+    assert!(told.ended && told.pages.iter().all(|page| page.carried[..] == [9; PAGE]));
+}
+
+#[test]
+fn a_page_that_did_not_come_as_it_left_is_read() {
+    for carried in [vec![8; PAGE], vec![9; PAGE - 1], vec![9; PAGE + 1], vec![9]] {
+        let rig = Rig::new();
+        let rail = rig.rail();
+        let call = rig.offload_pages(carrying([vec![9; PAGE], carried]), &Arc::default());
+        rail.read(9);
+        assert!(call.join().unwrap().unwrap().unwrap().dropped.is_empty());
+        assert!(rail.posted.lock().is_empty() && rig.leases() == 0, "one page was read, and that once");
+    }
+}
+
+#[test]
+fn a_page_that_is_read_otherwise_as_well_is_not_kept_and_nothing_behind_it() {
+    let rig = Rig::new();
+    let rail = rig.rail();
+    let call = rig.offload_pages(carrying([vec![8; PAGE], vec![9; PAGE]]), &Arc::default());
+    rail.read(8);
+    assert_eq!(call.join().unwrap().unwrap().unwrap().dropped, [0, 1]);
+    assert_eq!((rig.leases(), rig.engine.remote.inflight_bytes()), (0, 0));
+}
+
+#[test]
+fn a_page_without_a_rail_comes_with_its_request_all_the_same() {
+    let rig = Rig::new();
+    let call = rig.offload_pages(carrying([vec![9; PAGE], vec![9; PAGE]]), &Arc::default());
+    assert!(call.join().unwrap().unwrap().unwrap().dropped.is_empty());
 }

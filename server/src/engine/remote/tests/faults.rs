@@ -179,7 +179,7 @@ fn a_page_of_several_spans_is_put_together_in_their_order() {
     for (at, (_, bytes)) in parts.iter().enumerate() {
         whole.extend(vec![at as u8 + 1; *bytes as usize]);
     }
-    let page = RemotePage { position: 0, checksum: checksum(&whole), spans };
+    let page = RemotePage { position: 0, checksum: checksum(&whole), spans, carried: Bytes::new() };
     let begin = offer(rig.namespace, vec![BlockHash([1; 32])]);
     let call = rig.call(RemoteOffload { begin, pages: vec![page] });
     let mut posted = [rail.next(), rail.next(), rail.next()];
@@ -208,7 +208,12 @@ fn a_large_page_goes_in_stripes_over_all_rails_and_one_that_fails_is_all_that_is
         let key = RegionKey { key: 7, base: 0, bytes: 2 * bytes };
         let region = Arc::new(LentRegion { keys: vec![(FRAMED, key)] });
         let spans = vec![LentSpan::new(&region, 0, bytes as u32).unwrap()];
-        let page = RemotePage { position: 0, checksum: checksum(&vec![5; bytes as usize]), spans };
+        let page = RemotePage {
+            position: 0,
+            checksum: checksum(&vec![5; bytes as usize]),
+            spans,
+            carried: Bytes::new(),
+        };
         let begin = offer(namespace, vec![BlockHash([1; 32])]);
         let call = rig.call(RemoteOffload { begin, pages: vec![page] });
         let stripes = bytes.div_ceil(u64::from(STRIPE_BYTES));
