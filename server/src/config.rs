@@ -34,7 +34,7 @@ pub(crate) use bytes::Bytes;
 use bytes::{GIB, MIB};
 pub(crate) use choices::{NvmeAdmit, NvmeCodec, NvmeEngine, Policy};
 use cluster::ClusterFile;
-pub(crate) use cluster::{ClusterMembers, ClusterSettings, ListedMember};
+pub(crate) use cluster::{ClusterMembers, ClusterSettings, ListedMember, check_name};
 use dram::DramFile;
 pub(crate) use dram::{DRAM_BYTES_MIN, Dram};
 pub(crate) use error::ConfigError;

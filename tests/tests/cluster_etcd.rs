@@ -181,6 +181,10 @@ async fn a_member_that_is_gone_for_good_is_forgotten_and_one_that_lives_is_back_
         Ok(String::from_utf8(output.stdout)?)
     };
     ensure!(forget("pool-9")?.contains("nothing of pool-9"));
+    for name in ["", "pool 1", "../members", "poöl"] {
+        let refused = forget(name).err().context("a name that no member can have")?.to_string();
+        ensure!(refused.contains("letters, digits"), "{refused}");
+    }
     // One that lives says again who it is, in the same life.
     let before = life(&cluster.standing(0).await?, "pool-1")?;
     ensure!(forget("pool-1")?.contains("forgotten"));

@@ -4,7 +4,7 @@ use super::card::MemberCard;
 use super::etcd::EtcdMembers;
 use super::listed::ListedMembers;
 use super::seen::{NewLife, SeenMembers};
-use crate::config::{ClusterMembers, ClusterSettings};
+use crate::config::{ClusterMembers, ClusterSettings, check_name};
 use turnkv_cluster::{Incarnation, MemberId};
 use turnkv_proto::Error;
 
@@ -85,7 +85,11 @@ impl Membership {
             Membership::Listed(_) => {
                 Err(Error::invalid("members are those of cluster.members: take it out there, at all of them"))
             }
-            Membership::Etcd(etcd) => etcd.forget(name).await,
+            Membership::Etcd(etcd) => {
+                check_name(name)
+                    .map_err(|why| Error::invalid(format!("no member has such a name: {why}")))?;
+                etcd.forget(name).await
+            }
         }
     }
 

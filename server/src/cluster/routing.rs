@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use turnkv_cluster::MemberId;
 
 impl Cluster {
-    /// Asks the others, all at once and each for a short while: the one that has the session, or most of the prompt, of its pages, and in
+    /// Asks the others, all at once and each for a short while: the one that has most of the prompt, else the session, of its pages, and in
     /// a cluster that is small enough everybody of the engines' load.
     pub(crate) async fn look_at_engines(
         &self,

@@ -206,14 +206,20 @@ impl ListedMember {
     }
 }
 
-/// A name of letters, digits, `-`, `_` and `.`: it is part of keys.
 fn named(key: &'static str, name: String) -> Result<String, ConfigError> {
+    match check_name(&name) {
+        Ok(()) => Ok(name),
+        Err(why) => Err(bad(key, why)),
+    }
+}
+
+/// A member's or a cluster's name is of letters, digits, `-`, `_` and `.`: it is part of keys. An error says what it is instead.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if (1..=CLUSTER_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain) {
-        return Ok(name);
+        return Ok(());
     }
-    let most = CLUSTER_NAME_BYTES_MAX;
-    Err(bad(key, format!("`{name}` is not 1 to {most} letters, digits, `-`, `_` and `.`")))
+    Err(format!("`{name}` is not 1 to {CLUSTER_NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`"))
 }
 
 fn weight(key: &'static str, weight: Option<u32>) -> Result<u32, ConfigError> {

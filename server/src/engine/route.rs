@@ -89,8 +89,7 @@ async fn most_of(cluster: &Cluster, ask: &RouteTurn<'_>, here: u32) -> (Option<M
         None => Where::Nowhere,
     };
     let home = if let Where::Home { member, .. } = home { Some(member.member.id) } else { None };
-    let rest = ask.hashes.len() > here as usize;
-    if !rest || (home.is_none() && !cluster.asks_all()) {
+    if ask.hashes.len() <= here as usize {
         return (home, here);
     }
     let wanted = PrefixAsk {

@@ -56,6 +56,26 @@ async fn any_member_routes_by_what_all_of_them_know() -> Result<()> {
     Ok(())
 }
 
+/// Where they are too many to ask each of them, signposts say who has a prompt without a session.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_large_cluster_a_prompt_is_found_by_its_signposts() -> Result<()> {
+    let pools = Pools::start(17, &Setup { dram_mib: 64, ..Setup::default() }).await?;
+    let users = pools.users().await?;
+    turn_at(&users[0], "gpu-0", "talk", 136, 1).await?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for user in &users[1..] {
+        loop {
+            let routed = user.namespace.route(None, &chain(1, 144), &engines()).await?;
+            if best(&routed)? == ("gpu-0", 136, false, 136) {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "{routed:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    Ok(())
+}
+
 /// A member that stands still costs what it knew, and a short while.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_member_delays_no_route_for_long() -> Result<()> {
