@@ -75,7 +75,7 @@ fn a_local_frame_that_stalls() -> Result<()> {
 fn what_is_no_local_frame() -> Result<()> {
     let (server, http) = start()?;
     let said = told(&server, &[&hello()?[..], &[0xff; 64]].concat())?;
-    ensure!(said.contains("not the protocol"), "{said}");
+    ensure!(said.contains("not the protocol") && said.contains("connect again"), "{said}");
     counted(http, "local", "malformed")
 }
 

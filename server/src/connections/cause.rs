@@ -82,7 +82,9 @@ impl Cause {
             Cause::Stalled => "a request did not arrive whole in time: its connection is ended",
             Cause::Unread => "an answer was not taken in time: its connection is ended",
             Cause::Room => "another connection needs the place of this one: connect again",
-            Cause::Malformed => "what came is not the protocol that is spoken here: the connection is ended",
+            Cause::Malformed => {
+                "what came is damaged, or not the protocol that is spoken here: the connection is ended, connect again"
+            }
             Cause::Flood => "too much came that asks nothing: the connection is ended",
             Cause::Gone => "nobody answered on this connection: it is ended",
             Cause::Memory => {

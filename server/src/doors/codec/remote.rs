@@ -67,6 +67,12 @@ pub(crate) fn offload(raw: &wire::RemoteOffloadRequest, guest: &Guest) -> Result
         return Err(Error::invalid(text));
     }
     let pages = pages("RemoteOffload", &raw.regions, &raw.pages)?;
+    let positions = begin.shards.positions(begin.hashes.len());
+    if let Some(page) = pages.last().filter(|page| page.position as usize >= positions) {
+        let text =
+            format!("RemoteOffload names position {}: it offers {positions}, from 0 on", page.position);
+        return Err(Error::invalid(text));
+    }
     Ok(RemoteOffload { begin, pages })
 }
 
@@ -131,7 +137,7 @@ fn pages(
         let spans = spans.filter(|spans| !spans.is_empty()).ok_or_else(|| {
             let position = raw.position;
             Error::invalid(format!(
-                "{verb}: position {position} has a span that is empty or outside of its region"
+                "{verb}: position {position} has no span, or one that is empty or outside of its region"
             ))
         })?;
         let (position, checksum, carried) = (raw.position, raw.checksum, raw.carried.clone());

@@ -4,6 +4,7 @@ use super::*;
 use crate::access::Guest;
 use crate::engine::durable::NotDurable;
 use crate::engine::offload::{OffloadBegun, OffloadCommitted, Outcomes};
+use crate::engine::remote::offload::RemoteOffload;
 use crate::engine::stats::EvictFrom;
 use crate::limits::SNAPSHOT_TOKENS_MAX;
 use crate::snapshots::create::CaptureWish;
@@ -198,17 +199,28 @@ fn remote_reload(pages: usize) -> wire::RemoteReloadRequest {
     }
 }
 
+/// Decodes an offload over a network of two pages of two positions each, of which a test says these.
+fn remote_offload(change: impl Fn(&mut [wire::RemotePage])) -> Result<RemoteOffload, Error> {
+    let wire::RemoteReloadRequest { regions, mut pages, .. } = remote_reload(2);
+    change(&mut pages);
+    let begin = wire::BeginOffloadRequest { shards: 2, ..offload(64) };
+    remote::offload(&wire::RemoteOffloadRequest { begin: Some(begin), regions, pages }, &guest())
+}
+
+#[test]
+fn a_position_that_is_not_offered_is_refused() {
+    let of = |position| remote_offload(move |pages| pages[1].position = position);
+    assert_eq!(of(3).unwrap().pages[1].position, 3);
+    is_invalid(of(4), "names position 4: it offers 4, from 0 on");
+    is_invalid(of(u32::MAX), "names position 4294967295");
+}
+
 #[test]
 fn a_request_carries_so_many_bytes_and_no_more() {
     let of = |bytes: [usize; 2]| {
-        let wire::RemoteReloadRequest { regions, mut pages, .. } = remote_reload(2);
-        pages.iter_mut().zip(bytes).for_each(|(page, bytes)| page.carried = vec![1; bytes].into());
-        let begin = wire::BeginOffloadRequest {
-            namespace: NAMESPACE.into(),
-            hashes: vec![2; 64].into(),
-            ..Default::default()
-        };
-        remote::offload(&wire::RemoteOffloadRequest { begin: Some(begin), regions, pages }, &guest())
+        remote_offload(move |pages| {
+            pages.iter_mut().zip(bytes).for_each(|(page, bytes)| page.carried = vec![1; bytes].into());
+        })
     };
     let most = CARRIED_BYTES_MAX as usize;
     let ask = of([most / 2, most / 2]).unwrap();
@@ -243,7 +255,7 @@ fn memory_that_a_client_of_another_host_names_is_inside_of_what_it_lent() {
     ] {
         is_invalid(
             of(&|raw| span(raw, region, offset, bytes)),
-            "position 2 has a span that is empty or outside",
+            "position 2 has no span, or one that is empty or outside",
         );
     }
     is_invalid(of(&|raw| raw.pages[1].spans.clear()), "position 1");

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::connections::Cause;
-use crate::doors::frames::farewell::say;
+use crate::doors::frames::farewell::{say, why};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -71,7 +71,7 @@ impl Life {
             Stage::Control(socket) => {
                 if let Some(socket) = socket.upgrade() {
                     if let Some(cause) = cause {
-                        say(&socket, Verb::Unspecified, cause.words(), Instant::now());
+                        say(&socket, Verb::Unspecified, &why(cause), Instant::now());
                     }
                     socket.shutdown();
                 }

@@ -15,12 +15,12 @@ pub(in crate::doors) const NO_THREAD: &str = "the system has no thread for anoth
 /// Answers the Hello that the peer is about to say.
 pub(in crate::doors) fn refuse(socket: &LocalSocket, refused: &Refused) {
     let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
-    say(socket, Verb::Hello, &refused.to_string(), deadline);
+    say(socket, Verb::Hello, &Error::new(ErrorKind::Limit, refused.to_string()), deadline);
 }
 
 /// Says why a connection ends; without a verb, whatever its peer asks.
-pub(in crate::doors) fn say(socket: &LocalSocket, verb: Verb, why: &str, deadline: Instant) {
-    let failure = Error::new(ErrorKind::Limit, why).to_failure();
+pub(in crate::doors) fn say(socket: &LocalSocket, verb: Verb, why: &Error, deadline: Instant) {
+    let failure = why.to_failure();
     let sent = socket.send_by(verb as u8, FLAG_FAILURE, &failure.encode_to_vec(), &[], deadline);
     if let Err(error) = sent {
         tracing::debug!(%error, "a peer that is not served had left");
@@ -32,6 +32,12 @@ pub(in crate::doors) fn end(socket: &LocalSocket, asking: &Asking, cause: Cause)
     asking.ended(cause);
     if cause != Cause::Unread {
         let deadline = Instant::now() + Duration::from_millis(REFUSAL_MS_MAX);
-        say(socket, Verb::Unspecified, cause.words(), deadline);
+        say(socket, Verb::Unspecified, &why(cause), deadline);
     }
+}
+
+/// What the peer of a connection is told that ends. What is damaged may come whole the next time: it reaches no limit.
+pub(in crate::doors) fn why(cause: Cause) -> Error {
+    let kind = if cause == Cause::Malformed { ErrorKind::Unavailable } else { ErrorKind::Limit };
+    Error::new(kind, cause.words())
 }

@@ -12,7 +12,7 @@ use crate::connections::accept::Backoff;
 use crate::connections::{ConnectionPlace, Connections, Door, Peer, Refusal, Refused};
 use crate::doors::calls::CallSeconds;
 use crate::doors::frames::connection::{Shared, serve};
-use crate::doors::frames::farewell::{NO_THREAD, refuse, say};
+use crate::doors::frames::farewell::{NO_THREAD, refuse, say, why};
 use crate::doors::frames::large::LargeShares;
 use crate::engine::Engine;
 use crate::limits::{LOCAL_LARGE_BYTES_MAX, LOCAL_SPIN, UPGRADE_FINISH_PAUSE};
@@ -129,7 +129,7 @@ impl LocalDoor {
         let ending = Arc::downgrade(socket);
         self.connections.admit(Door::Local, Peer::User(user_of(socket)), move |cause| {
             if let Some(socket) = ending.upgrade() {
-                say(&socket, Verb::Unspecified, cause.words(), Instant::now());
+                say(&socket, Verb::Unspecified, &why(cause), Instant::now());
                 socket.shutdown();
             }
         })

@@ -71,7 +71,7 @@ impl Engine {
             let Ok(at) = ask.pages.binary_search_by_key(&position, |page| page.position) else { continue };
             let page = &ask.pages[at];
             let filling = self.slot(*place).and_then(|slot| match page.carried.is_empty() {
-                true => begin_filling(page, slot, &mut transfers, FillState::Due),
+                true => begin_filling(page, slot, &mut transfers),
                 false => self.take_carried(page, slot, &mut transfers),
             });
             match filling {
@@ -94,7 +94,7 @@ impl Engine {
         self.commit_remote(client, lease, ask, &fillings, &granted).await.map(Some)
     }
 
-    /// Takes a page that came with the request; one that is not as it left is read once.
+    /// Takes a page that came with the request; one that is not as it left is read, as if nothing had come.
     fn take_carried<'a>(
         &self,
         page: &'a RemotePage,
@@ -108,7 +108,7 @@ impl Engine {
             return Ok(Filling { page, slot, claim: None, state: FillState::Good });
         }
         self.remote.note_damaged();
-        begin_filling(page, slot, transfers, FillState::Again)
+        begin_filling(page, slot, transfers)
     }
 
     /// Reads until every page is good or bad, or the caller has left.
@@ -199,11 +199,10 @@ fn begin_filling<'a>(
     page: &'a RemotePage,
     slot: Slot,
     transfers: &mut Transfers<'_>,
-    state: FillState,
 ) -> Result<Filling<'a>, Error> {
     let claim = Some(slot.claim().map_err(claimed)?);
     transfers.add(page.position, &slot, &page.spans)?;
-    Ok(Filling { page, slot, claim, state })
+    Ok(Filling { page, slot, claim, state: FillState::Due })
 }
 
 /// Somebody writes a slot who lost his lease on it.

@@ -116,6 +116,7 @@ fn a_page_that_is_read_otherwise_as_well_is_not_kept_and_nothing_behind_it() {
     let rail = rig.rail();
     let call = rig.offload_pages(carrying([vec![8; PAGE], vec![9; PAGE]]), &Arc::default());
     rail.read(8);
+    rail.read(8);
     assert_eq!(call.join().unwrap().unwrap().unwrap().dropped, [0, 1]);
     assert_eq!((rig.leases(), rig.engine.remote.inflight_bytes()), (0, 0));
 }
