@@ -36,7 +36,7 @@ pub enum ErrorKind {
     Internal,
     /// The caller's role or tenants do not allow it: have an operator grant it.
     PermissionDenied,
-    /// Another pool would have to answer, and does not: ask again later, or go on without.
+    /// Another pool would have to answer, and does not, or what came was damaged: ask again later, or go on without.
     Unavailable,
 }
 
@@ -81,7 +81,9 @@ impl ErrorKind {
             ErrorKind::PermissionDenied => {
                 "ask an operator for a certificate, or an entry in the server's [access], that grants it"
             }
-            ErrorKind::Unavailable => "go on without it, or ask again later: what it needs does not answer",
+            ErrorKind::Unavailable => {
+                "go on without it, or ask again later: what it needs does not answer, or what came was damaged"
+            }
         }
     }
 }

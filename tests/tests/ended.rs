@@ -39,6 +39,11 @@ fn counted(http: SocketAddr, door: &str, cause: &str) -> Result<()> {
 
 /// Says these bytes on a local socket; what the server says before it hangs up.
 fn told(server: &Server, bytes: &[u8]) -> Result<String> {
+    Ok(failure(server, bytes)?.message)
+}
+
+/// The same, whole.
+fn failure(server: &Server, bytes: &[u8]) -> Result<wire::Failure> {
     let mut socket = UnixStream::connect(server.local_socket())?;
     socket.set_read_timeout(Some(DEADLINES))?;
     socket.write_all(bytes)?;
@@ -50,7 +55,7 @@ fn told(server: &Server, bytes: &[u8]) -> Result<String> {
         let (body, after) = body.split_at_checked(header.body_bytes as usize).context("half a frame")?;
         if header.verb == Verb::Unspecified as u8 && header.flags & FLAG_FAILURE != 0 {
             ensure!(after.is_empty(), "more after the last word");
-            return Ok(wire::Failure::decode(body)?.message);
+            return Ok(wire::Failure::decode(body)?);
         }
         rest = after;
     }
@@ -74,8 +79,9 @@ fn a_local_frame_that_stalls() -> Result<()> {
 #[test]
 fn what_is_no_local_frame() -> Result<()> {
     let (server, http) = start()?;
-    let said = told(&server, &[&hello()?[..], &[0xff; 64]].concat())?;
-    ensure!(said.contains("not the protocol") && said.contains("connect again"), "{said}");
+    let said = failure(&server, &[&hello()?[..], &[0xff; 64]].concat())?;
+    ensure!(said.message.contains("not the protocol") && said.message.contains("connect again"), "{said:?}");
+    ensure!(said.kind() == wire::ErrorKind::Unavailable, "no limit is reached: {said:?}");
     counted(http, "local", "malformed")
 }
 

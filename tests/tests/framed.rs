@@ -56,10 +56,27 @@ async fn the_first_call_of_a_client_finds_its_rail() -> Result<()> {
     let (server, tcp) = start(Setup::default())?;
     for number in 0..200 {
         let user = connect(tcp, PAGE).await?;
-        let report = user.offload(&OffloadOptions::default(), &chain(number, 1)).await?;
-        ensure!(report.stored == 1, "client {number}: {report:?}");
+        // More than a request carries.
+        let report = user.offload(&OffloadOptions::default(), &chain(number, 6)).await?;
+        ensure!(report.stored == 6, "client {number}: {report:?}");
     }
     slots_are_back(&server).await
+}
+
+/// Rails swallow what they are given here; the first connection speaks gRPC, the second frames.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_calls_carry_their_pages_and_large_ones_need_a_rail() -> Result<()> {
+    let (_server, tcp) = start(Setup::default())?;
+    let swallow = |number| if number < 2 { Fault::None } else { Fault::Vanish(1_000) };
+    let proxy = Proxy::to(tcp, move |number| (swallow(number), swallow(number)))?;
+    let user = connect(proxy.address(), PAGE).await?;
+    let hashes = chain(10, 5);
+    ensure!(user.offload(&OffloadOptions::default(), &hashes).await?.stored == 5);
+    ensure!(user.reload(&hashes).await?.pages == 5);
+    let options = OffloadOptions { deadline: Some(Duration::from_secs(1)), ..OffloadOptions::default() };
+    let large = user.offload(&options, &chain(11, 6)).await;
+    ensure!(large.is_err() || large.is_ok_and(|report| report.stored == 0), "it went otherwise");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

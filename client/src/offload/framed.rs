@@ -191,15 +191,17 @@ impl Namespace {
         let offsets: Vec<usize> = offsets.collect();
         let slots: Result<Vec<Slot>> =
             offsets.iter().map(|offset| staged.slot(*offset, page_bytes)).collect();
-        let slots = slots?;
-        let checksums = wanted.sources.stage(first, slots.clone(), staged, window.deadline).await?;
-        let page = |(number, (offset, checksum)): (usize, (usize, u64))| wire::RemotePage {
-            position: (skipped + number) as u32,
-            checksum,
-            spans: vec![span(offset, page_bytes)],
-            carried: if wanted.carried { slots[number].page().to_vec().into() } else { Bytes::new() },
+        let checksums = wanted.sources.stage(first, slots?, staged, window.deadline).await?;
+        let page = |(number, (offset, checksum)): (usize, (usize, u64))| {
+            let carried = match wanted.carried {
+                true => staged.slot(offset, page_bytes)?.page().to_vec().into(),
+                false => Bytes::new(),
+            };
+            let (position, spans) = ((skipped + number) as u32, vec![span(offset, page_bytes)]);
+            Ok(wire::RemotePage { position, checksum, spans, carried })
         };
-        request.pages = offsets.into_iter().zip(checksums).enumerate().map(page).collect();
+        let pages = offsets.into_iter().zip(checksums).enumerate().map(page);
+        request.pages = pages.collect::<Result<_>>()?;
         Ok(Piece { window, request })
     }
 }

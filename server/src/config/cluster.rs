@@ -207,10 +207,8 @@ impl ListedMember {
 }
 
 fn named(key: &'static str, name: String) -> Result<String, ConfigError> {
-    match check_name(&name) {
-        Ok(()) => Ok(name),
-        Err(why) => Err(bad(key, why)),
-    }
+    check_name(&name).map_err(|why| bad(key, why))?;
+    Ok(name)
 }
 
 /// A member's or a cluster's name is of letters, digits, `-`, `_` and `.`: it is part of keys. An error says what it is instead.
