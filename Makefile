@@ -53,6 +53,7 @@ test-core: tools
 	@$(call say,'Rust tests (the first build takes some minutes)')
 	@cargo build --locked --package turnkv
 	@tests/setup_etcd.sh || echo 'LEFT OUT: every test with etcd; the reason is above' >&2
+	@tests/setup_s3.sh || echo 'LEFT OUT: the cluster that is killed with its store; the reason is above' >&2
 	@cargo test --locked --workspace --no-run
 	@export TURNKV_SERVER=$(TARGET_DIR)/debug/turnkv; \
 	  run='cargo test --locked --workspace --no-fail-fast'; \

@@ -24,7 +24,8 @@ mod tests;
 /// How to offload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OffloadOptions {
-    /// The session these pages belong to.
+    /// The session these pages belong to. Of several members they go to the one at which its turn began; without it to the first that
+    /// is well.
     pub session: Option<String>,
     /// Hash of the page before the first one; none at the root.
     pub parent: Option<BlockHash>,

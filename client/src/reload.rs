@@ -24,7 +24,8 @@ mod tests;
 /// How to reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReloadOptions {
-    /// The session that reloads.
+    /// The session that reloads. Of several members the one is asked at which its turn began; without it the first that is well, which
+    /// need not have what [`Namespace::begin_turn`] found where `follow_homes` took it.
     pub session: Option<String>,
     /// The first shard of the pages that this call moves.
     pub shard: u16,

@@ -1,6 +1,7 @@
-//! Pools that share what they have: real servers on the loopback, as one cluster. Owns: their configuration, and what their
+//! Pools that share what they have: real servers, as one cluster. Owns: their configuration, and what their
 //! operator asks of them. Must not know: the crates inside them.
 
+use crate::hosts::{Hosts, Network};
 use crate::http::{free_address, get_soon, value};
 use crate::proxy::{Fault, Proxy};
 use crate::server::{Server, Setup};
@@ -15,6 +16,10 @@ use turnkv_proto::{BlockHash, NamespaceId, pack_hashes};
 
 /// The longest time after which all members see the same, where nothing stands in the way.
 pub const AGREE_MAX: Duration = Duration::from_secs(15);
+
+/// Where a server is on a host of its own.
+const TCP_PORT: u16 = 7300;
+const HTTP_PORT: u16 = 7301;
 
 /// Some pools of one cluster. The member at `at` is called `pool-at`.
 pub struct Cluster {
@@ -82,12 +87,24 @@ impl Linked {
 struct Places {
     tcp: Vec<SocketAddr>,
     http: Vec<SocketAddr>,
+    /// The words that have a server run there.
+    prefixes: Vec<Vec<String>>,
 }
 
 impl Places {
     fn new(count: usize) -> Result<Places> {
         let addresses = || (0..count).map(|_| free_address()).collect::<Result<Vec<_>>>();
-        Ok(Places { tcp: addresses()?, http: addresses()? })
+        Ok(Places { tcp: addresses()?, http: addresses()?, prefixes: vec![Vec::new(); count] })
+    }
+
+    /// One on each host.
+    fn on(hosts: &Hosts, count: usize) -> Result<Places> {
+        let addresses = |port: u16| {
+            let address = |at| Ok(SocketAddr::new(Hosts::address(u8::try_from(at)?), port));
+            (0..count).map(address).collect::<Result<Vec<_>>>()
+        };
+        let prefixes = (0..count).map(|at| hosts.prefix(at)).collect();
+        Ok(Places { tcp: addresses(TCP_PORT)?, http: addresses(HTTP_PORT)?, prefixes })
     }
 }
 
@@ -114,27 +131,42 @@ impl Cluster {
         .await
     }
 
-    /// So many pools that etcd knows, each behind a proxy of its own for the others.
+    /// So many pools that etcd knows, each on a host of its own, or, where there are none, behind a proxy of its own for the others.
     ///
     /// # Errors
     /// One does not come up, or they do not agree.
-    pub async fn start_behind(count: usize, etcd: &str, setup: &Setup) -> Result<(Cluster, Vec<Proxy>)> {
+    pub async fn start_joined(
+        count: usize,
+        hosts: Option<Hosts>,
+        etcd: &str,
+        setup: &Setup,
+    ) -> Result<(Cluster, Network)> {
+        if let Some(hosts) = hosts {
+            let places = Places::on(&hosts, count)?;
+            let tcp = places.tcp.clone();
+            // Nobody else is in their network.
+            let open = "[tls]\ninsecure = true\n[access]\nplain = [\"engine/*\", \"member\", \"operator\"]\n";
+            let section = |at: usize| format!("{open}{}", section_of_etcd(at, tcp[at], etcd));
+            let cluster = Cluster::launch(places, setup, section).await?;
+            return Ok((cluster, Network::Wires(hosts)));
+        }
         let places = Places::new(count)?;
         let proxies = places.tcp.iter().map(|tcp| Proxy::to(*tcp, |_| (Fault::None, Fault::None)));
         let proxies = proxies.collect::<Result<Vec<_>>>()?;
         let section = |at: usize| section_of_etcd(at, proxies[at].address(), etcd);
         let cluster = Cluster::launch(places, setup, section).await?;
-        Ok((cluster, proxies))
+        Ok((cluster, Network::Proxies(proxies)))
     }
 
     async fn launch(places: Places, setup: &Setup, section: impl Fn(usize) -> String) -> Result<Cluster> {
-        let Places { tcp, http } = places;
+        let Places { tcp, http, prefixes } = places;
         let count = tcp.len();
         let setups: Vec<Setup> = (0..count)
             .map(|at| Setup {
                 tcp: Some(tcp[at].to_string()),
                 metrics: Some(http[at].to_string()),
                 sections: format!("{}\n{}", setup.sections, section(at)),
+                prefix: prefixes[at].clone(),
                 ..setup.clone()
             })
             .collect();

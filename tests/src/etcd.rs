@@ -1,17 +1,17 @@
 //! A real etcd of a test's own. Owns: starting it, its faults, its keys as its own tool says them. Must not know: who uses it.
 
-use crate::http::free_address;
+use crate::http::{free_address, free_address_of};
 use crate::workspace::root;
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// An etcd of one member on the loopback. Dropping it kills the process and removes what it kept.
+/// An etcd of one member. Dropping it kills the process and removes what it kept.
 pub struct Etcd {
     place: PathBuf,
     dir: TempDir,
@@ -26,6 +26,14 @@ impl Etcd {
     /// # Errors
     /// It is there, and does not come up.
     pub fn start() -> Result<Option<Etcd>> {
+        Etcd::start_at(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// The same, for clients that reach it at another address of this machine.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_at(ip: IpAddr) -> Result<Option<Etcd>> {
         let place = std::env::var_os("TURNKV_ETCD").map_or_else(|| root().join(".tools/etcd"), PathBuf::from);
         let place = if place.is_absolute() { place } else { root().join(place) };
         if !place.join("etcd").is_file() {
@@ -33,7 +41,7 @@ impl Etcd {
             return Ok(None);
         }
         let dir = tempfile::Builder::new().prefix("turnkv-etcd").tempdir()?;
-        let (client, peer) = (free_address()?, free_address()?);
+        let (client, peer) = (free_address_of(ip)?, free_address()?);
         let child = launch(&place, &dir, client, peer)?;
         let mut etcd = Etcd { place, dir, child, client, peer };
         etcd.wait_ready()?;

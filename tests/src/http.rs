@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,19 @@ const PORTS: u16 = 20_000;
 /// # Errors
 /// None is free.
 pub fn free_address() -> Result<SocketAddr> {
+    free_address_of(Ipv4Addr::LOCALHOST.into())
+}
+
+/// The same, of another address of this machine.
+///
+/// # Errors
+/// As there.
+pub fn free_address_of(ip: IpAddr) -> Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..PORTS {
         let number = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id().wrapping_mul(127));
         let port = PORT_FIRST + u16::try_from(number % u32::from(PORTS))?;
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let address = SocketAddr::from((ip, port));
         if TcpListener::bind(address).is_ok() {
             return Ok(address);
         }

@@ -13,9 +13,11 @@
 //! - [`fabric`]: a server whose pages go by NICs
 //! - [`flood`]: connections that want nothing good; [`http2`]: gRPC by hand, for callers that no library would be
 //! - [`gpu`]: a host device with pages in it
+//! - [`hosts`]: hosts with a network of their own each
 //! - [`local`]: a client that speaks frames by hand; [`heavy`]: the largest legal requests, and a clock beside them
 //! - [`manager`]: a play systemd, which starts servers and keeps what they give it
 //! - [`mapped`]: a client that writes into slots after their commit
+//! - [`object_store`]: a store that speaks S3
 //! - [`pages`]: pages that a test can recognise
 //! - [`proxy`]: a network that fails
 //! - [`raw`]: gRPC calls of bytes that need be no message
@@ -34,11 +36,13 @@ pub mod fabric;
 pub mod flood;
 pub mod gpu;
 pub mod heavy;
+pub mod hosts;
 pub mod http;
 pub mod http2;
 pub mod local;
 pub mod manager;
 pub mod mapped;
+pub mod object_store;
 pub mod pages;
 pub mod process;
 pub mod proxy;

@@ -5,6 +5,7 @@ use crate::manager::Manager;
 use crate::workspace::server_binary;
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
 use std::fs::File;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -51,6 +52,8 @@ pub struct Setup {
     pub environment: Vec<(&'static str, String)>,
     /// Who starts it and keeps DRAM over its end, in the place of a keeper.
     pub manager: Option<Arc<Manager>>,
+    /// The words of a command that runs it, as on another host; none: it is run as it is.
+    pub prefix: Vec<String>,
 }
 
 impl Default for Setup {
@@ -73,6 +76,7 @@ impl Default for Setup {
             files_max: None,
             environment: Vec::new(),
             manager: None,
+            prefix: Vec::new(),
         }
     }
 }
@@ -332,14 +336,13 @@ fn launch(dir: &Path, setup: &Setup) -> anyhow::Result<Child> {
             command.stdout(Stdio::null()).stderr(log);
         });
     }
-    let mut command = match setup.files_max {
-        None => Command::new(binary),
-        Some(files) => {
-            let mut shell = Command::new("bash");
-            shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]).arg(binary);
-            shell
-        }
-    };
+    let mut words: Vec<OsString> = setup.prefix.iter().map(OsString::from).collect();
+    if let Some(files) = setup.files_max {
+        words.extend(["bash".into(), "-c".into(), format!("ulimit -n {files}; exec \"$0\" \"$@\"").into()]);
+    }
+    words.push(binary.as_os_str().to_owned());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
     command
         .args(["serve", "--config"])
         .arg(&config)

@@ -1,12 +1,14 @@
-//! Three pools, a real etcd, an archive, engines on every host, and again and again something is killed: a pool, etcd, what connects
-//! them. Nobody ever reads a wrong byte, waits longer than they said, or loses what the archive has.
+//! Three hosts with a pool each, a real etcd, a store that speaks S3, engines on every host, and again and again something is killed: a
+//! pool, etcd, the store, a host's wire. Nobody ever reads a wrong byte, waits longer than they said, or loses what the archive has.
 //!
-//! `TURNKV_CLUSTER_KILLS` sets how many times (4 unless told), `TURNKV_CLUSTER_KILLS_SEED` what. Left out, loudly, where there is no etcd.
+//! `TURNKV_CLUSTER_KILLS` sets how many times (5 unless told), `TURNKV_CLUSTER_KILLS_SEED` what. Left out, loudly, where there is no etcd
+//! or no store. Hosts have networks of their own where `unshare` and `ip` can make them; else pools are on the loopback, and said to be.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,14 +17,19 @@ use turnkv_client::{DataPlane, EndTurn, OffloadOptions, ReloadOptions};
 use turnkv_mutate::Random;
 use turnkv_tests::cluster::{AGREE_MAX, Cluster};
 use turnkv_tests::etcd::Etcd;
+use turnkv_tests::hosts::{Hosts, Network, Own, own_network};
+use turnkv_tests::object_store::ObjectStore;
 use turnkv_tests::pages::chain;
-use turnkv_tests::proxy::Proxy;
 use turnkv_tests::server::Setup;
 use turnkv_tests::user::User;
 
 const PAGE: u64 = 16 << 10;
+const HOSTS: usize = 3;
+/// Engines that have a turn now on one host, now on another.
 const ENGINES: usize = 6;
-/// Sessions of each engine; it goes on with them on any host.
+/// Engines that have no pool on their host, and are given a list.
+const ELSEWHERE: usize = 2;
+/// Sessions of each engine.
 const SESSIONS: usize = 6;
 /// Pages that a turn adds, and that a session has at most before it begins anew.
 const STEP: usize = 4;
@@ -43,6 +50,8 @@ const SLACK: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 struct Talk {
     name: String,
+    /// Whether every reload says whose pages these are, as one has to where turns go to their session's home.
+    follows_home: bool,
     seed: u64,
     pages: usize,
     ended: u32,
@@ -90,7 +99,9 @@ async fn turn(seen: &Seen, user: &User, talk: &mut Talk) -> Result<bool> {
         return Ok(false);
     }
     if talk.pages > 0 {
-        let options = ReloadOptions { deadline: Some(RELOAD), ..ReloadOptions::default() };
+        let names = talk.follows_home || talk.ended.is_multiple_of(2);
+        let session = names.then(|| talk.name.clone());
+        let options = ReloadOptions { session, deadline: Some(RELOAD), ..ReloadOptions::default() };
         let began = Instant::now();
         // Every byte of what is called good is compared.
         let report = user.reload_with(&options, &hashes[..talk.pages]).await;
@@ -119,12 +130,13 @@ async fn turn(seen: &Seen, user: &User, talk: &mut Talk) -> Result<bool> {
     Ok(true)
 }
 
-/// An engine that has turns, now here, now there, until it is told to stop.
-async fn engine(seen: Arc<Seen>, addresses: Vec<String>, number: usize) -> Result<()> {
+/// An engine that has turns, now at one address, now at another, until it is told to stop.
+async fn engine(seen: Arc<Seen>, addresses: Vec<String>, plane: DataPlane, number: usize) -> Result<()> {
     let mut random = Random::new(number as u64 + 1);
     let mut talks: Vec<Talk> = (0..SESSIONS)
         .map(|at| Talk {
             name: format!("talk-{number}-{at}"),
+            follows_home: plane == DataPlane::Auto,
             seed: 1 + (number * SESSIONS + at) as u64,
             pages: 0,
             ended: 0,
@@ -134,7 +146,7 @@ async fn engine(seen: Arc<Seen>, addresses: Vec<String>, number: usize) -> Resul
     while !seen.stop.load(Ordering::Relaxed) {
         let host = random.below(users.len());
         if users[host].is_none() {
-            users[host] = User::connect(&addresses[host], DataPlane::Shm, PAGE).await.ok();
+            users[host] = User::connect(&addresses[host], plane, PAGE).await.ok();
         }
         let talk = &mut talks[random.below(SESSIONS)];
         if talk.pages >= PAGES_MAX {
@@ -201,31 +213,48 @@ async fn archivist(seen: Arc<Seen>, address: String, shelf: PathBuf) -> Result<(
     Ok(())
 }
 
-/// Kills something, and has it come back.
-async fn kill(random: &mut Random, cluster: &mut Cluster, etcd: &mut Etcd, links: &[Proxy]) -> Result<()> {
-    let (at, pause) = (random.below(3), Duration::from_millis(random.below(1_500) as u64));
-    match random.below(4) {
-        0 | 1 => {
-            cluster.servers[at].kill()?;
-            tokio::time::sleep(pause).await;
-            cluster.servers[at].restart()?;
-        }
-        2 => {
-            etcd.kill()?;
-            tokio::time::sleep(pause).await;
-            etcd.restart()?;
-        }
-        _ => {
-            links[at].cut();
-            links[at].partition(true);
-            tokio::time::sleep(pause).await;
-            links[at].partition(false);
-        }
-    }
-    Ok(())
+/// What is killed: pools twice as often as anything else.
+const KINDS: [&str; 5] = ["pool", "store", "wire", "etcd", "pool"];
+/// How long it is away at most, and how long now and then.
+const AWAY_MS: usize = 1_500;
+const AWAY_LONG_MS: usize = 15_000;
+
+/// What can be killed.
+struct Victims {
+    cluster: Cluster,
+    etcd: Etcd,
+    store: ObjectStore,
+    network: Network,
+    /// How often each was.
+    killed: BTreeMap<&'static str, u64>,
 }
 
-/// Whether a manifest in the archive is of this session. One that is being written has a name that ends with `#` and a number.
+impl Victims {
+    /// Kills something, and has it come back.
+    async fn kill(&mut self, round: usize, random: &mut Random) -> Result<()> {
+        // Each once, then whatever comes; now and then for longer than the others take somebody for alive.
+        let what = KINDS.get(round).copied().unwrap_or(KINDS[random.below(KINDS.len())]);
+        let most = if random.below(8) == 0 { AWAY_LONG_MS } else { AWAY_MS };
+        let (at, pause) = (random.below(HOSTS), Duration::from_millis(random.below(most) as u64));
+        match what {
+            "pool" => self.cluster.servers[at].kill()?,
+            "etcd" => self.etcd.kill()?,
+            "store" => self.store.kill()?,
+            _ => self.network.cut(at, true)?,
+        }
+        tokio::time::sleep(pause).await;
+        match what {
+            "pool" => self.cluster.servers[at].restart()?,
+            "etcd" => self.etcd.restart()?,
+            "store" => self.store.restart()?,
+            _ => self.network.cut(at, false)?,
+        }
+        *self.killed.entry(what).or_default() += 1;
+        Ok(())
+    }
+}
+
+/// Whether a manifest among the store's objects is of this session.
 fn is_kept(folder: &Path, session: &str) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else { return false };
     entries.flatten().any(|entry| {
@@ -234,8 +263,8 @@ fn is_kept(folder: &Path, session: &str) -> bool {
             return is_kept(&path, session);
         }
         let is_manifest = path.components().any(|part| part.as_os_str() == "manifests");
-        let is_whole = is_manifest && !path.to_string_lossy().contains('#');
-        is_whole && std::fs::read_to_string(&path).is_ok_and(|text| text.contains(&format!("\"{session}\"")))
+        is_manifest
+            && std::fs::read_to_string(&path).is_ok_and(|text| text.contains(&format!("\"{session}\"")))
     })
 }
 
@@ -244,7 +273,7 @@ async fn archived_is_found(cluster: &Cluster, seen: &Seen) -> Result<usize> {
     let kept = seen.archived.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let (mut found, until) = (0, Instant::now() + Duration::from_secs(120));
     for (at, (name, (seed, pages))) in kept.iter().enumerate() {
-        let user = User::connect(&cluster.servers[at % 3].address(), DataPlane::Shm, PAGE).await?;
+        let user = User::connect(&cluster.servers[at % HOSTS].address(), DataPlane::Shm, PAGE).await?;
         loop {
             user.namespace.begin_turn(name).await?;
             if user.reload(&chain(*seed, *pages)).await?.pages == *pages {
@@ -258,44 +287,64 @@ async fn archived_is_found(cluster: &Cluster, seen: &Seen) -> Result<usize> {
     Ok(found)
 }
 
+const TEST: &str = "whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_said";
+
+/// The hosts, and all that can be killed. None, said loudly: something that it needs is not on this machine.
+async fn set_up() -> Result<Option<Victims>> {
+    let is_apart = match own_network(TEST)? {
+        Own::Passed => return Ok(None),
+        own => own == Own::Here,
+    };
+    let hosts = if is_apart { Some(Hosts::start(HOSTS as u8)?) } else { None };
+    let around = hosts.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |_| Hosts::around());
+    let Some(etcd) = Etcd::start_at(around)? else { return Ok(None) };
+    let Some(store) = ObjectStore::start_at(around)? else { return Ok(None) };
+    let sections = format!("{}sessions = \"asked\"\nrefresh_ms = 200\n", store.section());
+    let environment = ObjectStore::environment();
+    let setup = Setup { dram_mib: 32, nvme_mib: 128, sections, environment, ..Setup::default() };
+    let (cluster, network) = Cluster::start_joined(HOSTS, hosts, &etcd.address(), &setup).await?;
+    Ok(Some(Victims { cluster, etcd, store, network, killed: BTreeMap::new() }))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_said() -> Result<()> {
-    let Some(mut etcd) = Etcd::start()? else { return Ok(()) };
-    let shelf = tempfile::Builder::new().prefix("turnkv-shelf").tempdir()?;
-    let sections = format!(
-        "[archive]\nplace = \"{}\"\nsessions = \"asked\"\nrefresh_ms = 200\n",
-        shelf.path().join("archive").display()
-    );
-    let setup = Setup { dram_mib: 32, nvme_mib: 128, sections, ..Setup::default() };
-    let (mut cluster, links) = Cluster::start_behind(3, &etcd.address(), &setup).await?;
+    let Some(mut victims) = set_up().await? else { return Ok(()) };
     let seen = Arc::new(Seen::default());
-    let addresses: Vec<String> = cluster.servers.iter().map(turnkv_tests::server::Server::address).collect();
-    let mut running: Vec<_> = (0..ENGINES)
-        .map(|number| tokio::spawn(engine(Arc::clone(&seen), addresses.clone(), number)))
+    let addresses: Vec<String> =
+        victims.cluster.servers.iter().map(turnkv_tests::server::Server::address).collect();
+    let list: Vec<String> = (0..HOSTS).map(|at| victims.cluster.tcp(at)).collect();
+    let here = (0..ENGINES).map(|number| (number, addresses.clone(), DataPlane::Shm));
+    let elsewhere =
+        (ENGINES..ENGINES + ELSEWHERE).map(|number| (number, vec![list.join(",")], DataPlane::Auto));
+    let mut running: Vec<_> = here
+        .chain(elsewhere)
+        .map(|(number, at, plane)| tokio::spawn(engine(Arc::clone(&seen), at, plane, number)))
         .collect();
-    running.push(tokio::spawn(archivist(Arc::clone(&seen), addresses[0].clone(), shelf.path().to_owned())));
+    running.push(tokio::spawn(archivist(Arc::clone(&seen), addresses[0].clone(), victims.store.objects())));
     let before = hit_ratio(&seen).await?;
     ensure!(before > 0.5, "{before:.3} of what is asked for is there though nothing was killed");
-    let rounds = number("TURNKV_CLUSTER_KILLS", 4)?;
+    let rounds = number("TURNKV_CLUSTER_KILLS", KINDS.len() as u64)?;
     let mut random = Random::new(number("TURNKV_CLUSTER_KILLS_SEED", 1)?);
     for round in 0..rounds {
         tokio::time::sleep(Duration::from_millis(random.below(600) as u64)).await;
-        kill(&mut random, &mut cluster, &mut etcd, &links).await.with_context(|| format!("round {round}"))?;
+        victims.kill(round as usize, &mut random).await.with_context(|| format!("round {round}"))?;
         ensure!(running.iter().all(|engine| !engine.is_finished()), "round {round}: an engine has ended");
     }
-    cluster.agree(&[0, 1, 2], 3 * AGREE_MAX).await?;
+    victims.cluster.agree(&[0, 1, 2], 3 * AGREE_MAX).await?;
     let after = hit_ratio(&seen).await;
     seen.stop.store(true, Ordering::Relaxed);
     for engine in running {
         engine.await??;
     }
     let after = after?;
-    let found = archived_is_found(&cluster, &seen).await?;
+    let found = archived_is_found(&victims.cluster, &seen).await?;
     let count = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
     writeln!(
         std::io::stderr(),
-        "{rounds} kills: {} turns, {} of {} pages reloaded, 0 wrong, {} calls failed, the latest {} ms after its time; {found} sessions \
-         of the archive found; of what is asked for {before:.3} is there before, {after:.3} after them",
+        "{rounds} kills {:?}{}: {} turns, {} of {} pages reloaded, 0 wrong, {} calls failed, the latest {} ms after its time; {found} \
+         sessions of the archive found; of what is asked for {before:.3} is there before, {after:.3} after them",
+        victims.killed,
+        if matches!(victims.network, Network::Wires(_)) { ", hosts with networks of their own" } else { "" },
         count(&seen.turns),
         count(&seen.reloaded),
         count(&seen.asked),
@@ -303,6 +352,7 @@ async fn whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_s
         count(&seen.longest_ms),
     )?;
     ensure!(count(&seen.turns) > rounds && count(&seen.reloaded) > 0);
+    ensure!(found > 0, "no session was archived: nothing was asked of the store");
     ensure!(
         after > before - 0.05,
         "members that came back find {after:.3} of what is asked for, and found {before:.3}"

@@ -443,6 +443,9 @@ class Namespace:
         them. The report counts whole pages: stored is one of which this call stored a shard and all k are in the pool. So for
         every verb that has `shards`.
 
+        `session`: whose pages these are; of several members they go to the one at which its turn began, without it to the first
+        that is well. So for every verb that has `session`.
+
         `tail_tokens` > 0: the last page is a partial tail of so many tokens (`Strided` says that itself). `durable`: return
         when they are on NVMe. `wait_ms`: how long to wait for free slots. Raises Error, ValueError, TypeError.
         """
