@@ -232,10 +232,10 @@ class Device:
     `kind`: "cuda", or "host": memory and threads of this process, under the same rules; any memory of this process counts as
     device memory then. `pinned_bytes_max`: how much of the pool's memory is registered (None: all that the host has
     memory for). `copy`: who copies: the planner decides
-    ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks and at most `chunk_bytes` a
-    launch. `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for
-    tests): calls take up to so long, by chance; they fail after so many. Raises Error (kind "device") without such a GPU,
-    or without the memory it needs.
+    ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks (1 to 1,024; 8 unless told) and
+    at most `chunk_bytes` a launch (64 KiB or more; 16 MiB). `staging_bytes`: 1 MiB or more; 64 MiB. `checksum`: the device takes
+    the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for tests): calls take up to so long, by
+    chance; they fail after so many. Raises Error (kind "device") without such a GPU, or without the memory it needs.
     """
 
     def __new__(
@@ -286,9 +286,10 @@ class Runs:
     def __new__(cls, addresses: Any, lengths: Sequence[int]) -> Self:
         """`addresses`: unsigned 64-bit integers in a contiguous buffer (numpy uint64, array('Q')), the runs of the first page,
         then those of the second, ...; they are read now. `lengths`: bytes of each run of a page, the same for every page,
-        `shard_bytes` in all. Where a call moves k shards of each page, `lengths` describes one shard still, and there are k rows
-        of addresses a page. Raises ValueError for addresses that are not whole pages, TypeError for items of any other type or
-        byte order (int64, float64, uint32, bytes), which are never reinterpreted.
+        `shard_bytes` in all; up to 2,048 runs a page in this process's memory, 65,536 on a device. Where a
+        call moves k shards of each page, `lengths` describes one shard still, and there are k rows of addresses a page. Raises
+        ValueError for addresses that are not whole pages, TypeError for items of any other type or byte order (int64, float64,
+        uint32, bytes), which are never reinterpreted.
 
         The runs must stay valid while a call uses them.
         """

@@ -13,16 +13,16 @@ use crate::limits::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
     /// Pinned memory that copies go through where a slab is not pinned (yet): half for offloads, half for
-    /// reloads.
+    /// reloads. At least [`STAGING_BYTES_MIN`].
     pub staging_bytes: usize,
     /// Slabs are pinned up to so many bytes; copies of the others are staged. None: as much as the host has
     /// when a slab is pinned, since the memory of a virtual machine may grow.
     pub pinned_bytes_max: Option<u64>,
     /// Who copies.
     pub copy: CopyChoice,
-    /// Thread blocks of a copy kernel: few, so that the rest of the device stays with its owner.
+    /// Thread blocks of a copy kernel: few, so that the rest of the device stays with its owner. 1 to [`KERNEL_BLOCKS_MAX`].
     pub kernel_blocks: u32,
-    /// One launch moves no more bytes, so that it ends soon.
+    /// One launch moves no more bytes, so that it ends soon. At least [`CHUNK_BYTES_MIN`].
     pub chunk_bytes: usize,
     /// Whether the device takes the pages' checksums; else the CPU does, over the slots.
     pub checksum: bool,
