@@ -38,7 +38,8 @@ impl Namespace {
         self.begin_turn_after(session, engine, 0).await
     }
 
-    /// [`Namespace::begin_turn_at`], saying how many turns of the session are known to have ended, on any host (0: unsaid): a pool of a
+    /// [`Namespace::begin_turn_at`], saying how many turns of the session are known to have ended, on any host (0: unsaid; what the pool
+    /// has of it from before them is not told as its pages, and found by hash): a pool of a
     /// cluster waits, for a bounded time, until it hears where the last of them did.
     pub async fn begin_turn_after(&self, session: &str, engine: &str, ended: u32) -> Result<TurnBegun> {
         self.begin_turn_by(session, engine, ended, self.link.deadline(None)).await

@@ -200,6 +200,10 @@ pub(crate) const ARCHIVE_AVOIDED_MAX: usize = 4_096;
 pub(crate) const ARCHIVE_PAUSE_MS_MIN: u64 = 1_000;
 /// up to this.
 pub(crate) const ARCHIVE_PAUSE_MS_MAX: u64 = 60_000;
+/// Sessions for which the store did not answer, and that wait behind others; with more, no others are begun.
+pub(crate) const ARCHIVE_LATE_MAX: usize = 64;
+/// Times that the store is asked for one of them, where others are archived meanwhile.
+pub(crate) const ARCHIVE_TRIES_MAX: u32 = 8;
 /// Sessions that may wait to be archived, as may be configured.
 pub(crate) const ARCHIVE_WAITING_MAX: u64 = 65_536;
 /// How often sessions are looked through for those that are to be archived.

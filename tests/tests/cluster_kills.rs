@@ -190,7 +190,9 @@ async fn archivist(seen: Arc<Seen>, address: String, shelf: PathBuf) -> Result<(
         }
         let Some(user) = &user else { continue };
         let (name, seed) = (format!("kept-{number}"), 1_000_000 + number);
-        let hashes = chain(seed, STEP);
+        // Objects of one page and of some: not every store says of small ones what it should.
+        let pages = 1 + number as usize % STEP;
+        let hashes = chain(seed, pages);
         if user.namespace.begin_turn(&name).await.is_err() {
             continue;
         }
@@ -207,7 +209,7 @@ async fn archivist(seen: Arc<Seen>, address: String, shelf: PathBuf) -> Result<(
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         if is_kept(&shelf, &name) {
-            seen.archived.lock().unwrap_or_else(PoisonError::into_inner).insert(name, (seed, STEP));
+            seen.archived.lock().unwrap_or_else(PoisonError::into_inner).insert(name, (seed, pages));
         }
     }
     Ok(())

@@ -493,7 +493,8 @@ class Namespace:
     def begin_turn(self, session: str, *, engine: str = "", ended: int = 0) -> TurnBegun:
         """Opens a session's next turn; a new session is made. `engine`: who runs it, up to 128 bytes: the pool's advice to
         routers knows engines by that name. `ended`: turns of it that are known to have ended, on any host (0: unsaid); a pool
-        of a cluster waits, for a bounded time, until it hears where the last of them did."""
+        of a cluster waits, for a bounded time, until it hears where the last of them did. What it has of
+        the session from before them is not told as its pages, and found by hash."""
     def end_turn(
         self,
         session: str,

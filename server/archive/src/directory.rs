@@ -73,6 +73,14 @@ impl Directory {
         Ok(bookmark)
     }
 
+    /// The same, of a snapshot that is there. One that is not is being written still, or never was: a bookmark comes first.
+    pub async fn read_whole(&self, at: ListedBookmark) -> Result<Bookmark, Error> {
+        let manifest = self.store.head(Key::Of(Kind::Manifest, at.snapshot));
+        let (bookmark, manifest) = tokio::join!(self.read(at), manifest);
+        manifest?;
+        bookmark
+    }
+
     /// Writes the bookmark of a snapshot that is about to be written.
     pub async fn write(&self, snapshot: ObjectId, bookmark: &Bookmark) -> Result<ListedBookmark, Error> {
         let at = ListedBookmark { name: bookmark.name(), snapshot };

@@ -110,6 +110,23 @@ fn turns_that_ended_elsewhere_count_and_never_backwards() {
 }
 
 #[test]
+fn a_list_from_before_the_last_turn_is_not_believed_and_its_pages_stay() {
+    let mut world = World::new();
+    let stored = hashes(0..6);
+    store(&mut world.pool, world.ns, None, 0..6);
+    world.goes_on(3, 6);
+    assert_eq!(world.begin(), (4, 6));
+    // Its owner knows of no other turn.
+    world.pool.count_turns(world.ns, &world.id, 4, 0).unwrap();
+    assert_eq!(world.pages(), 6);
+    // It went on elsewhere, from whichever page, and that is out of reach.
+    world.pool.count_turns(world.ns, &world.id, 9, 0).unwrap();
+    assert_eq!(world.begin(), (10, 0));
+    assert_eq!(world.pool.lookup(world.ns, &stored, 0).unwrap().present, 6);
+    world.pool.check().unwrap();
+}
+
+#[test]
 fn what_a_session_teaches_does_not_depend_on_where_its_next_turn_runs() {
     let taught = |elsewhere: bool| {
         let (mut pool, ns) = one_slab(SLOTS, 0, PolicyKind::Session);

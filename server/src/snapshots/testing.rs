@@ -113,8 +113,35 @@ impl Rig {
         read.into_iter().zip(hashes).take_while(is_right).count()
     }
 
-    /// Another server archived a session: its bookmark is there.
+    /// Another server archived a session: its bookmark is there, and something in the place of its snapshot.
     pub(super) async fn bookmark(&self, name: &str, hashes: &[BlockHash]) -> ListedBookmark {
+        let at = self.begin_to_archive(name, hashes).await;
+        self.put_snapshot(at);
+        at
+    }
+
+    /// The snapshot of a bookmark is there.
+    pub(super) fn put_snapshot(&self, at: ListedBookmark) {
+        let file = self.snapshot_file(at);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "{}").unwrap();
+    }
+
+    /// Where the snapshot of a bookmark is, or will be.
+    pub(super) fn snapshot_file(&self, at: ListedBookmark) -> PathBuf {
+        let bookmark = self.bookmark_file(at);
+        let tenant = bookmark.ancestors().nth(3).unwrap();
+        tenant.join("manifests").join(bookmark.file_name().unwrap())
+    }
+
+    /// Where a bookmark is.
+    pub(super) fn bookmark_file(&self, at: ListedBookmark) -> PathBuf {
+        let named = files(&self.place(), &at.snapshot.to_string());
+        named.into_iter().find(|file| file.to_string_lossy().contains("/sessions/")).unwrap()
+    }
+
+    /// Another server is about to archive a session: its bookmark is there.
+    pub(super) async fn begin_to_archive(&self, name: &str, hashes: &[BlockHash]) -> ListedBookmark {
         let pages = hashes.iter().map(PageMark::of).collect();
         let bookmark = Bookmark { namespace: self.namespace, session: name.to_owned(), pages };
         self.directory.write(ObjectId::new(), &bookmark).await.unwrap()

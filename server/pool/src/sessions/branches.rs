@@ -95,10 +95,15 @@ impl Sessions {
         self.forget(store, at, false);
     }
 
-    /// Forgets a session; its pages stay as they are. `tell`: nobody asked for it.
-    pub(crate) fn forget(&mut self, store: &mut Store, at: u32, tell: bool) {
+    /// A session's list is not known any more; its pages stay as they are.
+    pub(crate) fn drop_list(&mut self, store: &mut Store, at: u32) {
         self.end_list(store, at, PathEnd::EMPTY);
         store.unprotect(Owner::Session(at));
+    }
+
+    /// Forgets a session; its pages stay as they are. `tell`: nobody asked for it.
+    pub(crate) fn forget(&mut self, store: &mut Store, at: u32, tell: bool) {
+        self.drop_list(store, at);
         store.session_gone(at);
         self.remove(at, tell);
     }

@@ -151,7 +151,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Turns of a session are known to have ended, wherever: those that follow here are counted from there on.
+    /// Turns of a session are known to have ended, wherever: those that follow here are counted from there on. A list from before them
+    /// may be of a branch that was left since, so it is the session's no more; its pages stay.
     pub fn count_turns(
         &mut self,
         ns: NamespaceIndex,
@@ -159,7 +160,12 @@ impl Pool {
         turns: u32,
         now: Now,
     ) -> Result<(), PoolError> {
-        self.open_after(ns, session, turns, now).map(drop)
+        let known = self.sessions.find(ns, session).map_or(0, |at| self.sessions[at].turn);
+        let at = self.open_after(ns, session, turns, now)?;
+        if known < turns {
+            self.sessions.drop_list(&mut self.store, at);
+        }
+        Ok(())
     }
 
     fn open_after(

@@ -5,13 +5,14 @@
 //! 2. One of which all pages are archived already is done. So nothing is captured twice.
 //! 3. Pages are captured. The bookmark is written, then the manifest, then what it supersedes goes.
 //!
-//! A store that does not answer, or is full, is asked again after a pause that grows: what waits, waits. Nobody else does.
+//! A store that does not answer, or is full, is asked again after a pause that grows: what waits, waits. Nobody else does. A session for
+//! which it did not answer comes after others, and is given up where these are archived, time and again, and it is not.
 
 use super::run::{Tier, is_of_store};
 use crate::config::ArchivedSessions;
 use crate::engine::archived::AskedSession;
 use crate::engine::session::SessionKey;
-use crate::limits::{ARCHIVE_FOUND_MAX, ARCHIVE_LOOK_MS};
+use crate::limits::{ARCHIVE_FOUND_MAX, ARCHIVE_LATE_MAX, ARCHIVE_LOOK_MS, ARCHIVE_TRIES_MAX};
 use crate::snapshots::header::header_of;
 use crate::snapshots::plan::{Plan, TokensOf};
 use crate::snapshots::read::PageReader;
@@ -29,6 +30,23 @@ use turnkv_proto::{BlockHash, CheckedSpec, Error, ErrorKind};
 enum Job {
     Asked(AskedSession),
     Found(SessionKey),
+}
+
+/// A session for which the store did not answer.
+struct Late {
+    job: Job,
+    /// How often.
+    tries: u32,
+    /// Sessions that had been archived by then.
+    archived: u64,
+}
+
+impl Late {
+    /// The store did not answer for it, and so many others are archived by now: whether it will not be either the next time.
+    fn is_hopeless(&mut self, archived: u64) -> bool {
+        self.tries += 1;
+        self.tries >= ARCHIVE_TRIES_MAX && self.archived < archived
+    }
 }
 
 /// Why a session is not archived.
@@ -65,11 +83,11 @@ impl Job {
 impl Tier {
     /// Archives one session after another.
     pub(super) async fn keep_sessions(&self) {
-        let (mut found, mut walk) = (VecDeque::new(), RestingWalk::default());
+        let (mut found, mut walk, mut late) = (VecDeque::new(), RestingWalk::default(), VecDeque::new());
+        let mut archived = 0;
         loop {
-            self.found_waiting.store(found.len(), Ordering::Relaxed);
-            let asked = self.engine().archived.next_asked().map(Job::Asked);
-            let Some(job) = asked.or_else(|| found.pop_front().map(Job::Found)) else {
+            self.found_waiting.store(found.len() + late.len(), Ordering::Relaxed);
+            let Some(mut next) = self.next_session(&mut found, &mut late, archived) else {
                 let asked = self.engine().archived.asked_bell.notified();
                 // That the time is over is as good a reason.
                 drop(timeout(Duration::from_millis(ARCHIVE_LOOK_MS), asked).await);
@@ -78,8 +96,17 @@ impl Tier {
                 }
                 continue;
             };
-            self.keep_one(&job).await;
-            if let Job::Asked(asked) = job
+            match self.keep_one(&next.job).await {
+                Ok(()) => archived += 1,
+                Err(fault) if next.is_hopeless(archived) => {
+                    self.give_up(&next.job.of(), KeepFault::Archive(fault));
+                }
+                Err(_) => {
+                    late.push_back(next);
+                    continue;
+                }
+            }
+            if let Job::Asked(asked) = next.job
                 && asked.is_last
                 && let Err(error) = self.engine().close_archived(&asked)
             {
@@ -88,32 +115,53 @@ impl Tier {
         }
     }
 
-    /// Archives a session, however long the store makes it wait, or gives it up.
-    async fn keep_one(&self, job: &Job) {
+    /// The next session: one that somebody asked for, one that was found, one that is late.
+    fn next_session(
+        &self,
+        found: &mut VecDeque<SessionKey>,
+        late: &mut VecDeque<Late>,
+        archived: u64,
+    ) -> Option<Late> {
+        if late.len() >= ARCHIVE_LATE_MAX {
+            return late.pop_front();
+        }
+        let asked = self.engine().archived.next_asked().map(Job::Asked);
+        let new = asked.or_else(|| found.pop_front().map(Job::Found));
+        new.map(|job| Late { job, tries: 0, archived }).or_else(|| late.pop_front())
+    }
+
+    /// Archives a session, or gives it up. Fails, after a pause, where the store did not answer.
+    async fn keep_one(&self, job: &Job) -> Result<(), Fault> {
         let of = job.of();
         loop {
             match self.keep(&of).await {
-                Ok(()) => return self.postponing.reset(),
+                Ok(()) => {
+                    self.postponing.reset();
+                    self.distrust.reset();
+                    return Ok(());
+                }
                 Err(KeepFault::Archive(fault)) if is_of_store(&fault) => {
                     self.counts.postponed.increment(1);
                     self.store_failed(&fault);
                     let pause = self.postponing.next();
                     tracing::warn!(%fault, pause_s = pause.as_secs(), "archiving waits for the store");
                     sleep(pause).await;
+                    return Err(fault);
                 }
                 Err(KeepFault::Pool(Error { kind: ErrorKind::Busy { .. }, .. })) => {
                     self.counts.postponed.increment(1);
                     sleep(self.postponing.next()).await;
                 }
                 Err(fault) => {
-                    self.counts.given_up_sessions.increment(1);
-                    return self.give_up(&of, fault);
+                    self.give_up(&of, fault);
+                    return Ok(());
                 }
             }
         }
     }
 
     fn give_up(&self, of: &SessionKey, fault: KeepFault) {
+        self.counts.given_up_sessions.increment(1);
         let text = match fault {
             KeepFault::Pool(error) => error.to_string(),
             KeepFault::Archive(fault) => {
@@ -168,17 +216,20 @@ impl Tier {
         let directory = self.snapshots.directory_of(spec.tenant())?;
         let name = turnkv_archive::SessionName::of(&of.namespace, of.session.as_str());
         let older = directory.list_of(name).await?;
-        // Another server may have archived it since the directory was looked at.
-        if let Some(newest) = older.last() {
-            match directory.read(*newest).await {
-                Ok(bookmark) => drop(self.learn(*newest, bookmark)),
+        // Another server may have archived it since the directory was looked at; the newest that it ended counts.
+        for one in older.iter().rev() {
+            match directory.read_whole(*one).await {
+                Ok(bookmark) => {
+                    self.learn(*one, bookmark);
+                    break;
+                }
                 Err(Fault::NotFound { .. } | Fault::Damaged { .. }) => {}
                 Err(fault) => return Err(fault.into()),
             }
-            self.index_changed();
-            if self.is_archived(of, &chain) {
-                return Ok(());
-            }
+        }
+        self.index_changed();
+        if self.is_archived(of, &chain) {
+            return Ok(());
         }
         self.capture(of, &spec, &chain, &older).await
     }

@@ -72,7 +72,7 @@ impl Tier {
         let directory = bookmarks.directory.clone();
         let reads = futures_util::stream::iter(new).map(|one| {
             let directory = directory.clone();
-            async move { (one, directory.read(one).await) }
+            async move { (one, directory.read_whole(one).await) }
         });
         let mut reads = std::pin::pin!(reads.buffered(ARCHIVE_BOOKMARKS_AT_ONCE));
         while let Some((one, read)) = reads.next().await {
@@ -88,7 +88,7 @@ impl Tier {
                         bookmarks.unlisted.insert(one);
                     }
                 }
-                // It went meanwhile.
+                // It went meanwhile, or its snapshot is not there yet: it is asked for again.
                 Err(Fault::NotFound { .. }) => continue,
                 Err(fault) if is_of_store(&fault) => return Err(fault),
                 Err(fault) => tracing::warn!(%fault, "an archived session is not found"),

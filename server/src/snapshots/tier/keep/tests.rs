@@ -4,7 +4,7 @@
 use super::*;
 use crate::engine::session::{BeginTurn, EndOfTurn};
 use crate::limits::ARCHIVE_PAUSE_MS_MIN;
-use crate::snapshots::testing::{Rig, chain, session};
+use crate::snapshots::testing::{Rig, chain, files, session, snapshot_of};
 use turnkv_archive::SessionName;
 
 impl Rig {
@@ -71,6 +71,20 @@ async fn what_another_server_archived_is_learned_and_not_captured_again() {
 }
 
 #[tokio::test]
+async fn what_another_server_never_ended_is_captured_here() {
+    let (rig, pages) = (Rig::new(), chain(1, 3));
+    rig.make("a", &pages, 0).await;
+    let begun = rig.begin_to_archive("a", &pages).await;
+    rig.archive("a").await;
+    let listed = rig.listed("a").await;
+    assert!(listed.len() == 1 && listed[0] != begun, "{listed:?}");
+    rig.evict_all();
+    let rig = rig.another();
+    rig.look().await;
+    assert_eq!(rig.known("a").unwrap().snapshot, snapshot_of(listed[0]));
+}
+
+#[tokio::test]
 async fn what_is_not_a_session_here_or_has_no_pages_is_done_without_a_word_to_the_store() {
     let (rig, pages) = (Rig::new(), chain(1, 3));
     rig.archive("nobody").await;
@@ -131,15 +145,56 @@ async fn a_session_waits_for_a_store_that_does_not_answer_and_is_archived_when_i
         }
     };
     tokio::select! {
-        () = rig.tier.keep_one(&job) => panic!("it is neither archived nor given up"),
+        _ = rig.tier.keep_one(&job) => panic!("it is neither archived nor given up"),
         told = timeout(Duration::from_secs(20), distrusted) => told.expect("turns are not told of the archive"),
     }
     assert!(rig.known("a").is_none());
     rig.find_store();
-    rig.tier.keep_one(&job).await;
+    rig.tier.keep_one(&job).await.unwrap();
     assert_eq!((rig.listed("a").await.len(), rig.known("a").unwrap().pages.len()), (1, 2));
     let first = Duration::from_millis(ARCHIVE_PAUSE_MS_MIN);
     assert_eq!(rig.tier.postponing.next(), first, "the next trouble begins with a short pause again");
+}
+
+#[tokio::test]
+async fn a_session_that_the_store_never_takes_keeps_no_other_waiting() {
+    let (rig, pages) = (Rig::new(), chain(1, 2));
+    for name in ["never", "a", "b"] {
+        rig.make(name, &pages, 0).await;
+    }
+    rig.archive("a").await;
+    // Its folder is one that nothing can be said of.
+    let sessions = files(&rig.place(), "/sessions/")[0].ancestors().nth(2).unwrap().to_owned();
+    let folder = sessions.join(SessionName::of(&rig.namespace, "never").to_string());
+    std::os::unix::fs::symlink(&folder, &folder).unwrap();
+    let (mut found, mut late) = (VecDeque::from(["never", "b"].map(|name| rig.key(name))), VecDeque::new());
+    let mut archived = 0;
+    let first = rig.tier.next_session(&mut found, &mut late, archived).unwrap();
+    assert_eq!(first.job.of(), rig.key("never"));
+    assert!(rig.tier.keep_one(&first.job).await.is_err(), "it is tried again");
+    late.push_back(first);
+    let second = rig.tier.next_session(&mut found, &mut late, archived).unwrap();
+    rig.tier.keep_one(&second.job).await.unwrap();
+    archived += 1;
+    assert!(rig.known("b").is_some());
+    let again = rig.tier.next_session(&mut found, &mut late, archived).unwrap();
+    assert_eq!((again.job.of(), again.archived), (rig.key("never"), 0));
+    assert!(rig.tier.next_session(&mut found, &mut late, archived).is_none());
+}
+
+#[tokio::test]
+async fn what_fails_alone_is_given_up_what_fails_with_all_others_is_not_and_no_more_are_begun_then() {
+    let rig = Rig::new();
+    let of = |name: &str| Late { job: Job::Found(rig.key(name)), tries: 0, archived: 3 };
+    let (mut alone, mut with_all) = (of("alone"), of("all"));
+    for attempt in 1..=2 * ARCHIVE_TRIES_MAX {
+        assert_eq!(alone.is_hopeless(4), attempt >= ARCHIVE_TRIES_MAX);
+        assert!(!with_all.is_hopeless(3));
+    }
+    let mut late: VecDeque<Late> = (0..ARCHIVE_LATE_MAX).map(|at| of(&format!("late-{at}"))).collect();
+    let mut found = VecDeque::from([rig.key("new")]);
+    let next = rig.tier.next_session(&mut found, &mut late, 3).unwrap();
+    assert_eq!((next.job.of(), found.len()), (rig.key("late-0"), 1));
 }
 
 #[tokio::test]
