@@ -6,7 +6,7 @@
 //! 3. Pages are captured. The bookmark is written, then the manifest, then what it supersedes goes.
 //!
 //! A store that does not answer, or is full, is asked again after a pause that grows: what waits, waits. Nobody else does. A session for
-//! which it did not answer comes after others, and is given up where these are archived, time and again, and it is not.
+//! which it did not answer comes after others, and is given up where others are archived between its tries, time and again.
 
 use super::run::{Tier, is_of_store};
 use crate::config::ArchivedSessions;
@@ -35,17 +35,18 @@ enum Job {
 /// A session for which the store did not answer.
 struct Late {
     job: Job,
-    /// How often.
+    /// How often it did not though others had been archived since the time before.
     tries: u32,
-    /// Sessions that had been archived by then.
+    /// Sessions that had been archived when it did not the last time.
     archived: u64,
 }
 
 impl Late {
-    /// The store did not answer for it, and so many others are archived by now: whether it will not be either the next time.
+    /// The store did not answer for it, and has taken so many others by now: whether it will not the next time either.
     fn is_hopeless(&mut self, archived: u64) -> bool {
-        self.tries += 1;
-        self.tries >= ARCHIVE_TRIES_MAX && self.archived < archived
+        self.tries += u32::from(self.archived < archived);
+        self.archived = archived;
+        self.tries >= ARCHIVE_TRIES_MAX
     }
 }
 
@@ -97,7 +98,7 @@ impl Tier {
                 continue;
             };
             match self.keep_one(&next.job).await {
-                Ok(()) => archived += 1,
+                Ok(is_new) => archived += u64::from(is_new),
                 Err(fault) if next.is_hopeless(archived) => {
                     self.give_up(&next.job.of(), KeepFault::Archive(fault));
                 }
@@ -130,15 +131,17 @@ impl Tier {
         new.map(|job| Late { job, tries: 0, archived }).or_else(|| late.pop_front())
     }
 
-    /// Archives a session, or gives it up. Fails, after a pause, where the store did not answer.
-    async fn keep_one(&self, job: &Job) -> Result<(), Fault> {
+    /// Archives a session, or gives it up; whether the store has it now and had not. Fails, after a pause, where the store did not answer.
+    async fn keep_one(&self, job: &Job) -> Result<bool, Fault> {
         let of = job.of();
         loop {
             match self.keep(&of).await {
-                Ok(()) => {
+                Ok(is_new) => {
                     self.postponing.reset();
-                    self.distrust.reset();
-                    return Ok(());
+                    if is_new {
+                        self.distrust.reset();
+                    }
+                    return Ok(is_new);
                 }
                 Err(KeepFault::Archive(fault)) if is_of_store(&fault) => {
                     self.counts.postponed.increment(1);
@@ -154,7 +157,7 @@ impl Tier {
                 }
                 Err(fault) => {
                     self.give_up(&of, fault);
-                    return Ok(());
+                    return Ok(false);
                 }
             }
         }
@@ -199,19 +202,19 @@ impl Tier {
         }
     }
 
-    /// Archives a session as it is now; nothing is done where it is gone, or is archived.
-    async fn keep(&self, of: &SessionKey) -> Result<(), KeepFault> {
+    /// Archives a session as it is now. False: nothing was to be done, as it is gone, or is archived.
+    async fn keep(&self, of: &SessionKey) -> Result<bool, KeepFault> {
         let engine = Arc::clone(self.engine());
         let (key, spec) = (of.clone(), engine.namespace_spec(&of.namespace));
-        let Ok(spec) = spec else { return Ok(()) };
+        let Ok(spec) = spec else { return Ok(false) };
         let outlined = tokio::task::spawn_blocking(move || engine.session_outline(&key)).await;
         let outlined = outlined.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
         let chain = match outlined {
-            Err(Error { kind: ErrorKind::SessionUnknown, .. }) => return Ok(()),
+            Err(Error { kind: ErrorKind::SessionUnknown, .. }) => return Ok(false),
             chain => chain?,
         };
         if chain.is_empty() || self.is_archived(of, &chain) {
-            return Ok(());
+            return Ok(false);
         }
         let directory = self.snapshots.directory_of(spec.tenant())?;
         let name = turnkv_archive::SessionName::of(&of.namespace, of.session.as_str());
@@ -229,7 +232,7 @@ impl Tier {
         }
         self.index_changed();
         if self.is_archived(of, &chain) {
-            return Ok(());
+            return Ok(false);
         }
         self.capture(of, &spec, &chain, &older).await
     }
@@ -247,7 +250,7 @@ impl Tier {
         spec: &CheckedSpec,
         chain: &[PageOutline],
         older: &[ListedBookmark],
-    ) -> Result<(), KeepFault> {
+    ) -> Result<bool, KeepFault> {
         let plan = Plan::of_chain(of.session.as_str(), chain, spec.page_tokens());
         let archive = self.snapshots.archive_of(spec.tenant()).await?;
         let mut capture = archive.capture(header_of(spec)?).await?;
@@ -266,7 +269,7 @@ impl Tier {
             chain.iter().zip(&taken).map_while(|(page, number)| number.is_some().then_some(*page)).collect();
         // Its pages left the pool meanwhile, all or those that are not archived.
         if whole.is_empty() || self.is_archived(of, &whole) {
-            return Ok(());
+            return Ok(false);
         }
         let marks = whole.iter().map(|page| PageMark::of(&page.hash)).collect();
         let session = of.session.as_str().to_owned();
@@ -286,7 +289,7 @@ impl Tier {
             directory.retire(*old).await?;
             self.counts.superseded_sessions.increment(1);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
