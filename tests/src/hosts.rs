@@ -99,7 +99,7 @@ impl Hosts {
         Ok(Hosts { holders: holders.collect::<Result<Vec<_>>>()? })
     }
 
-    /// Where the hosts reach what is around them, and what is around reaches nobody through a host's wire.
+    /// Where the hosts, each through its wire, reach what is around them.
     #[must_use]
     pub fn around() -> IpAddr {
         let [first, second, third] = NETWORK;

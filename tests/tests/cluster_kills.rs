@@ -289,6 +289,7 @@ async fn archived_is_found(cluster: &Cluster, seen: &Seen) -> Result<usize> {
     Ok(found)
 }
 
+/// The name by which the test is run again, in a network of its own.
 const TEST: &str = "whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_than_they_said";
 
 /// The hosts, and all that can be killed. None, said loudly: something that it needs is not on this machine.
