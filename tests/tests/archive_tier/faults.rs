@@ -107,6 +107,50 @@ async fn a_full_store_is_waited_for_and_what_waits_has_a_bound_that_is_told() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_the_store_never_takes_keeps_no_other_waiting_and_is_given_up() -> Result<()> {
+    let (shelf, metrics) = (Shelf::new()?, free_address()?);
+    let metrics_of = |name: &str| counted(metrics, name);
+    let setup = Setup { metrics: Some(metrics.to_string()), ..shelf.setup("asked", "retries_max = 0") };
+    let server = Server::start(setup)?;
+    let user = user(&server).await?;
+    converse(&user, "never", &chain(93, 4), archived()).await?;
+    until_archived(&shelf, 1).await?;
+    let bookmark = shelf.objects("sessions")?.pop().context("a bookmark")?;
+    let folder = bookmark.parent().context("its folder")?;
+    // From now on the store says of this one session that it can not be reached: its folder leads to itself.
+    std::fs::remove_dir_all(folder)?;
+    std::os::unix::fs::symlink(folder, folder)?;
+    converse(&user, "never", &chain(93, 8), archived()).await?;
+    let (mut others, began) = (0, Instant::now());
+    while metrics_of("turnkv_archive_given_up_sessions_total")? == 0 {
+        ensure!(began.elapsed() < Duration::from_secs(60), "{others} others later: {}", server.log());
+        let (failed, session) = (metrics_of("turnkv_archive_postponed_total")?, format!("other {others}"));
+        converse(&user, &session, &chain(94 + others, 4), archived()).await?;
+        others += 1;
+        let archived = u64::from(others) + 1;
+        until("another session is archived", async || {
+            Ok(metrics_of("turnkv_archive_archived_sessions_total")? == archived)
+        })
+        .await?;
+        until("the late one is tried again, or given up", async || {
+            Ok(metrics_of("turnkv_archive_postponed_total")? > failed
+                || metrics_of("turnkv_archive_given_up_sessions_total")? > 0)
+        })
+        .await?;
+    }
+    ensure!((7..=12).contains(&others), "given up when {others} others had been archived");
+    until("nothing waits", async || Ok(metrics_of("turnkv_archive_waiting_sessions")? == 0)).await?;
+    ensure!(metrics_of("turnkv_archive_given_up_sessions_total")? == 1, "{}", server.log());
+    // It is asked for by its next turn, and archived once the store takes it.
+    std::fs::remove_file(folder)?;
+    converse(&user, "never", &chain(93, 8), archived()).await?;
+    until("it is archived", async || {
+        Ok(metrics_of("turnkv_archive_archived_sessions_total")? == u64::from(others) + 2)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_that_can_not_be_read_is_a_miss_for_a_while_and_is_found_again() -> Result<()> {
     let shelf = Shelf::new()?;
     let hashes = chain(91, 20);

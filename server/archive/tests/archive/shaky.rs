@@ -6,8 +6,9 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -44,6 +45,8 @@ pub(crate) struct Rules {
     pub(crate) pretends: u32,
     /// Lists leave out names that have this in them.
     pub(crate) hides: Option<&'static str>,
+    /// Fails where more bytes are asked for than an object has.
+    pub(crate) short_sighted: bool,
     /// Answers with a wrong bit for names that have this in them, so many times.
     pub(crate) garbles: Option<(&'static str, u32)>,
 }
@@ -270,6 +273,17 @@ impl ObjectStore for Shaky {
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
         let death = self.gate(if options.head { "head" } else { "get" }, at.as_ref()).await?;
         let is_head = options.head;
+        if let (true, Some(range)) = (self.rules().short_sighted, &options.range) {
+            let bytes = self.0.inner.head(at).await?.size;
+            let is_beyond = match range {
+                GetRange::Bounded(range) => range.end > bytes,
+                GetRange::Offset(from) => *from > bytes,
+                GetRange::Suffix(length) => *length > bytes,
+            };
+            if is_beyond {
+                return Err(failed("there are fewer bytes"));
+            }
+        }
         let mut got = self.0.inner.get_opts(at, options).await?;
         if !is_head && self.garbles(at.as_ref()) {
             got = garbled(got).await?;

@@ -62,6 +62,36 @@ async fn a_capture_that_failed_does_not_finish() {
     }
 }
 
+/// Some stores fail where a range is longer than the object, and small packs are shorter than what is read of a pack's end.
+#[tokio::test]
+async fn a_store_that_fails_ranges_longer_than_an_object_has_all_that_was_archived() {
+    let (store, _, manifest, pages) = prepared().await;
+    let packs = store.names_with("/packs/").await;
+    store.tell(Rules { short_sighted: true, ..Rules::default() });
+    // What is known of packs is of the process; another one has to ask.
+    let archive = open(&store).await.unwrap();
+    assert_restores(&archive, manifest.id, &pages[..10]).await;
+    assert_eq!(archive.verify(None, |_| {}).await.unwrap().faults.len(), 0);
+    let asked = |what: &str| {
+        let pack =
+            |one: &&String| one.starts_with(what) && packs.iter().any(|pack| one.ends_with(pack.as_str()));
+        store.requests().iter().filter(pack).count()
+    };
+    assert!(
+        asked("head") > 0,
+        "no pack here was shorter than what is read of its end: {:?}",
+        store.requests()
+    );
+    let second = capture(&archive, &plain_header(), &pages).await.unwrap();
+    assert_restores(&open(&store).await.unwrap(), second.id, &pages).await;
+    // One that is not there is not there, whatever a store says of ranges.
+    for pack in &packs {
+        store.delete(pack).await;
+    }
+    let gone = restore(&open(&store).await.unwrap(), manifest.id).await;
+    assert!(gone.as_ref().is_err_and(|fault| !fault.may_pass()), "{gone:?}");
+}
+
 #[tokio::test]
 async fn a_slow_store_is_given_up_in_bounded_time() {
     let (store, _, manifest, _) = prepared().await;
