@@ -31,6 +31,7 @@ pub struct ClientConfig {
     /// When to stop calling a sick pool.
     pub breaker: BreakerConfig,
     /// Certificates, if `address` is `tls://`; what is not said here is taken from the environment ([`TlsConfig::or_environment`]).
+    /// Beside a `tcp://` or `http://` address some that are said here are refused, and the environment's not used.
     pub tls: TlsConfig,
     /// The private pool, if `address` is `None`.
     pub embedded: EmbeddedConfig,
@@ -124,6 +125,9 @@ pub enum ConfigError {
     /// Data rails need a port where frames are spoken.
     #[error("the framed data plane needs a tls:// or tcp:// address, got {0:?}")]
     FramedNeedsTcp(String),
+    /// Whoever gives certificates means them to be used: what was to be secret would travel in the open.
+    #[error("certificates are given and {0:?} is not encrypted: use tls://host:port, or give none")]
+    NotEncrypted(String),
     /// No fabric of the name that the environment says.
     #[error(transparent)]
     UnknownFabric(#[from] UnknownFabric),
@@ -248,6 +252,16 @@ impl Address {
             }
             (DataPlane::Framed, Address::Unix(_) | Address::Http(_)) => {
                 Err(ConfigError::FramedNeedsTcp(self.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that certificates, if there are some, are used.
+    pub(crate) fn check_tls(&self, tls: &TlsConfig) -> Result<(), ConfigError> {
+        match self {
+            Address::Tcp(..) | Address::Http(_) if *tls != TlsConfig::default() => {
+                Err(ConfigError::NotEncrypted(self.to_string()))
             }
             _ => Ok(()),
         }

@@ -74,6 +74,7 @@ impl Link {
         embedded: Option<Embedded>,
     ) -> Result<Link, ConfigError> {
         address.check_plane(config.data_plane)?;
+        address.check_tls(&config.tls)?;
         let local = match &address {
             Address::Unix(path) => {
                 let mut beside = path.clone().into_os_string();

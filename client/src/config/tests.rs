@@ -48,6 +48,34 @@ fn numbers_are_taken_up_to_the_ends_of_their_ranges_and_not_beyond() {
 }
 
 #[test]
+fn certificates_beside_an_address_that_is_not_encrypted_are_refused() {
+    let given = [
+        TlsConfig { ca: Some(PathBuf::from("ca.pem")), ..TlsConfig::default() },
+        TlsConfig { cert: Some(PathBuf::from("cert.pem")), ..TlsConfig::default() },
+        TlsConfig { key: Some(PathBuf::from("key.pem")), ..TlsConfig::default() },
+        TlsConfig { server_name: Some("pool.example".to_owned()), ..TlsConfig::default() },
+    ];
+    for (address, is_open) in [
+        ("tcp://host:1", true),
+        ("http://host:1", true),
+        ("tls://host:1", false),
+        ("unix:/run/turnkv.sock", false),
+    ] {
+        for tls in given.clone() {
+            let made = crate::Client::new(ClientConfig { tls, ..ClientConfig::at(address) });
+            match is_open {
+                true => assert_eq!(made.err(), Some(ConfigError::NotEncrypted(address.to_owned()))),
+                false => assert!(made.is_ok(), "{address}"),
+            }
+        }
+        assert!(crate::Client::new(ClientConfig::at(address)).is_ok(), "{address}");
+    }
+    let tls = TlsConfig { ca: Some(PathBuf::from("ca.pem")), ..TlsConfig::default() };
+    let list = crate::Client::new(ClientConfig { tls, ..ClientConfig::at("tcp://host:1,tcp://other:1") });
+    assert_eq!(list.err(), Some(ConfigError::NotEncrypted("tcp://host:1".to_owned())));
+}
+
+#[test]
 fn an_address_is_one_of_its_forms_or_is_refused_as_it_was_written() {
     let right = [
         ("unix:/run/turnkv.sock", "unix:/run/turnkv.sock"),

@@ -74,10 +74,12 @@ impl PullPeers {
     }
 
     fn connect(&self, member: &MemberCard) -> Result<Client, PullFault> {
+        // A client refuses certificates that it would not use, and these may be those of the whole environment.
+        let is_tls = member.endpoint.starts_with("tls://");
         let config = ClientConfig {
             connect_ms: PULL_CONNECT_MS,
             breaker: BreakerConfig { failures: PULL_FAILURES_MAX, cooldown_ms: PULL_PAUSE_MS },
-            tls: self.tls.clone(),
+            tls: if is_tls { self.tls.clone() } else { TlsConfig::default() },
             ..ClientConfig::at(member.endpoint.clone())
         };
         Client::new(config).map_err(|error| {
@@ -124,5 +126,14 @@ mod tests {
         assert!(peers.client(&card(4, 10), &namespace).is_ok());
         assert_eq!(peers.known.lock().peers.len(), PULL_PEERS_MAX);
         assert_eq!(peers.known.lock().peers[&MemberId(4)].endpoint, "tcp://127.0.0.1:10");
+    }
+
+    #[tokio::test]
+    async fn certificates_of_the_environment_keep_nobody_from_a_member_without_tls() {
+        let tls = TlsConfig { ca: Some("/etc/turnkv/ca.pem".into()), ..TlsConfig::default() };
+        let (peers, namespace) = (PullPeers::new(tls), NamespaceId([1; 32]));
+        assert!(peers.client(&card(1, 9), &namespace).is_ok());
+        let encrypted = MemberCard { endpoint: "tls://127.0.0.1:9".to_owned(), ..card(2, 9) };
+        assert!(peers.client(&encrypted, &namespace).is_ok());
     }
 }
