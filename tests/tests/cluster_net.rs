@@ -134,8 +134,14 @@ async fn both_sides_of_a_cut_go_on_and_find_one_another_again() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_reaches_nobody_says_that_it_is_away_and_is_back_with_care() -> Result<()> {
+async fn who_reaches_nobody_says_that_it_is_away_is_back_with_care_and_is_read_from_meanwhile() -> Result<()>
+{
     let linked = Linked::start(3, &Setup::default()).await?;
+    let users = users(&linked.cluster.servers).await?;
+    let at_2 = sessions("two", 600);
+    for (session, hashes) in &at_2 {
+        first_turn(&users[2], session, hashes).await?;
+    }
     let state = async |asked: usize| -> Result<Option<i32>> {
         let view = linked.cluster.standing(asked).await?.view.unwrap_or_default();
         Ok(view.members.iter().find(|member| member.name == "pool-2").map(|member| member.state))
@@ -151,6 +157,10 @@ async fn who_reaches_nobody_says_that_it_is_away_and_is_back_with_care() -> Resu
     linked.cut(2, 0, false);
     linked.cut(2, 1, false);
     linked.cluster.agree(&[0, 1, 2], HEALED_MAX).await?;
+    // Its pages are worth more than the seconds until it is trusted again.
+    found_soon(&users[0], &at_2[..3]).await?;
+    found_soon(&users[1], &at_2[3..]).await?;
+    ensure!(state(0).await? == Some(MemberState::Away.into()), "its pages were found after it was back only");
     for asked in [0, 1, 2] {
         while state(asked).await? != Some(MemberState::Serving.into()) {
             ensure!(Instant::now() < until + HEALED_MAX, "{asked} sees {:?}", state(asked).await?);

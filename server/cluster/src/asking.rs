@@ -119,8 +119,7 @@ impl ClusterMember {
             self.withdraw(session, lost.home, lost.turn, effects);
         }
         let tip = tip.filter(|tip| tip.home.member != self.config.own.member);
-        let is_there = |tip: &Tip| self.view().admits(tip.home) && self.view().reaches(tip.home.member);
-        let is_there = tip.as_ref().is_some_and(is_there);
+        let is_there = tip.as_ref().is_some_and(|tip| self.view().admits(tip.home));
         if let Some(Call::Find(find)) = self.calls.get_mut(&call) {
             let next = match tip {
                 Some(gone) if !is_there => find.lost(from, gone, now),

@@ -64,7 +64,7 @@ impl Directory {
     pub fn holder(&self, prefix: &PrefixKey, view: &View) -> Option<Life> {
         let known = self.posts.get(prefix)?;
         let holders = [Some(known.last), known.before];
-        holders.into_iter().flatten().find(|holder| view.admits(*holder) && view.reaches(holder.member))
+        holders.into_iter().flatten().find(|holder| view.admits(*holder))
     }
 
     /// Begins a generation: what is not published again in this one is gone with the next.

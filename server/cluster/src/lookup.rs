@@ -86,7 +86,7 @@ impl Lookup {
         let (until, deadline) = (now, now.saturating_add(LOOKUP_MS));
         let (stage, floor, best) = (Stage::Hint, local, None);
         let mut lookup = Lookup { own, total, floor, best, stage, searches, waiting, posts, until, deadline };
-        if let Some(hint) = hint.filter(|hint| *hint != own && view.reaches(*hint)) {
+        if let Some(hint) = hint.filter(|hint| *hint != own && view.get(*hint).is_some()) {
             lookup.searches.insert(hint, Search { known: local, possible: total });
         }
         let next = lookup.go_on(view, now);
@@ -196,7 +196,7 @@ impl Lookup {
         let hinted = self.best.map(|best| best.member);
         let open = Search { known: self.floor, possible: self.total };
         let peers = view.members().iter().map(|member| member.id);
-        let asked = peers.filter(|id| *id != self.own && Some(*id) != hinted && view.reaches(*id));
+        let asked = peers.filter(|id| *id != self.own && Some(*id) != hinted);
         self.searches = asked.map(|id| (id, open)).collect();
     }
 
@@ -213,7 +213,7 @@ impl Lookup {
     fn go_to_holder(&mut self, view: &View) {
         self.stage = Stage::AtHolder;
         let Some((count, holder)) = self.posts.deepest else { return };
-        if view.reaches(holder.member) && count > self.floor {
+        if view.get(holder.member).is_some() && count > self.floor {
             // That the signpost stands is no proof: the holder is asked for its page, too.
             let possible = self.total.min(count + self.posts.every - 1);
             let known = self.floor.max(count - 1);

@@ -10,7 +10,7 @@ use crate::mix::mix;
 pub enum MemberState {
     /// It serves.
     Serving,
-    /// It cannot be reached well: it is asked for nothing, until it is back.
+    /// It reached too few of the others: what it has is read, nothing new is placed there until it is back.
     Away,
     /// It is being emptied: what it has is read, nothing new is placed there.
     Draining,
@@ -69,10 +69,5 @@ impl View {
     /// Whether what was said in this life still counts: the member is there, and in no later one.
     pub fn admits(&self, life: Life) -> bool {
         self.get(life.member).is_some_and(|member| life.incarnation >= member.incarnation)
-    }
-
-    /// Whether it may be asked: it is there and not away.
-    pub fn reaches(&self, id: MemberId) -> bool {
-        self.get(id).is_some_and(|member| member.state != MemberState::Away)
     }
 }

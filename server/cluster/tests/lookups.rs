@@ -6,7 +6,7 @@
 use turnkv_cluster::limits::{ASK_MS, FIND_MS, LOOKUP_MS, POST_EVERY};
 use turnkv_cluster::{
     CallId, ClusterConfig, ClusterMember, Decision, Effects, Held, Incarnation, Kept, Life, Member, MemberId,
-    MemberState, Observation, PrefixAsk, PullError, SessionKey, Whose,
+    MemberState, Observation, PrefixAsk, PullError, SessionKey, Whose, authorities,
 };
 use turnkv_proto::{BlockHash, NamespaceId, SessionId};
 
@@ -186,6 +186,43 @@ fn a_lost_signpost_hides_nothing() {
     }
     let [(of, Decision::Holds(held))] = decided[..] else { panic!("{decided:?}") };
     assert!(of == call && held.member == MemberId(7) && held.pages > 2000, "{held:?}");
+}
+
+#[test]
+fn whoever_is_away_or_drains_is_read_from_and_nothing_is_placed_there() {
+    for state in [MemberState::Away, MemberState::Draining] {
+        for count in [3, 40] {
+            let mut cluster = Cluster::of(count);
+            let hashes = chain(1, 900);
+            cluster.keep(1, "one", 1, &hashes);
+            let view: Vec<Member> = cluster.members[0].view().members().to_vec();
+            let changed = |member: &Member| match member.id {
+                MemberId(1) => Member { state, ..*member },
+                _ => *member,
+            };
+            let view: Vec<Member> = view.iter().map(changed).collect();
+            for at in 0..count {
+                let effects = cluster.members[at].round(Observation::Members(view.clone()), true, 0);
+                cluster.settle(at, effects);
+            }
+            // What it is home of is told to those that are authorities since.
+            let effects = cluster.members[1].round(Observation::Members(view.clone()), true, 0);
+            cluster.settle(1, effects);
+            let held = Decision::Holds(Held { member: MemberId(1), pages: 900 });
+            assert_eq!(cluster.look(0, &hashes, None), held, "{state:?} of {count}");
+            assert_eq!(cluster.look(0, &hashes, Some(MemberId(1))), held, "{state:?} of {count}");
+            let (call, effects) = cluster.members[0].turn_began(session_key("one"), 1, 0);
+            let decided = cluster.settle(0, effects);
+            let [(of, Decision::Pull(tip))] = decided[..] else {
+                panic!("{state:?} of {count}: {decided:?}")
+            };
+            assert!(of == call && tip.home.member == MemberId(1), "{state:?} of {count}: {tip:?}");
+            for key in 0..200u8 {
+                let placed = authorities(cluster.members[0].view(), 5, &[key; 16]);
+                assert!(!placed.contains(&Some(MemberId(1))), "{state:?}: {placed:?}");
+            }
+        }
+    }
 }
 
 #[test]
