@@ -127,7 +127,7 @@ async fn a_session_that_the_store_never_takes_keeps_no_other_waiting_and_is_give
         let (failed, session) = (metrics_of("turnkv_archive_postponed_total")?, format!("other {others}"));
         converse(&user, &session, &chain(94 + others, 4), archived()).await?;
         others += 1;
-        let archived = u64::from(others) + 1;
+        let archived = others + 1;
         until("another session is archived", async || {
             Ok(metrics_of("turnkv_archive_archived_sessions_total")? == archived)
         })
@@ -144,10 +144,8 @@ async fn a_session_that_the_store_never_takes_keeps_no_other_waiting_and_is_give
     // It is asked for by its next turn, and archived once the store takes it.
     std::fs::remove_file(folder)?;
     converse(&user, "never", &chain(93, 8), archived()).await?;
-    until("it is archived", async || {
-        Ok(metrics_of("turnkv_archive_archived_sessions_total")? == u64::from(others) + 2)
-    })
-    .await
+    until("it is archived", async || Ok(metrics_of("turnkv_archive_archived_sessions_total")? == others + 2))
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
