@@ -123,7 +123,20 @@ def test_hosts_of_the_cluster_are_configured_as_the_server_wants(
         assert done.returncode == 0, done.stderr
         assert f'id = "{host.name}"' in done.stdout and "s3://turnkv-demo/pages" in done.stdout
     assert len({host.server.address for host in made}) == 3
-    assert hosts.can_push(server_binary()) in (False, True)
+
+
+def test_the_host_that_is_drained_has_sessions_and_how_many_left_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DEMO))
+    cluster, hosts = importlib.import_module("cluster"), importlib.import_module("hosts")
+    demo = object.__new__(cluster.Demo)
+    demo.hosts = [SimpleNamespace(at=at) for at in range(3)]
+    demo.homes = [0, 2, 2, 1, None, 2]
+    assert demo.busiest() is demo.hosts[2]
+    moving = "moving: 0 sessions (0 B) are with other members, 3 are here"
+    said = f"{moving}\ndone: 3 sessions (5.1 MiB) are with other members, 0 are here"
+    assert hosts.moved_sessions(said) == 3
+    with pytest.raises(SystemExit, match="other words"):
+        hosts.moved_sessions(moving)
 
 
 def test_no_session_of_the_cluster_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +145,7 @@ def test_no_session_of_the_cluster_stays_where_it_was(monkeypatch: pytest.Monkey
     demo = object.__new__(cluster.Demo)
     every = [SimpleNamespace(at=at) for at in range(3)]
     demo.homes = [None] * cluster.SESSIONS
-    for number, serving in enumerate([every, every, every[:1] + every[2:], every, every[:2], every, every], 1):
+    for number, serving in enumerate([every, every, every[:1] + every[2:], every, every[1:], every, every], 1):
         for session in range(cluster.SESSIONS):
             host = demo.next_host(SimpleNamespace(session=session, number=number), serving)
             assert host in serving and host.at != demo.homes[session]
