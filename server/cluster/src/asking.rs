@@ -26,7 +26,9 @@ impl ClusterMember {
         let (call, mut effects) = (self.new_call(), Effects::default());
         let mut authorities = self.authorities(&session.0);
         let authorities = std::array::from_fn(|_| authorities.next());
-        let asked = Asked { session, told, asks_all: self.is_settling() };
+        let asks_all = self.is_settling();
+        let doubts_here = self.was_apart() && self.home_tip(&session).is_some();
+        let asked = Asked { session, told, asks_all, doubts_here };
         let (find, next) = Find::begin(asked, authorities, self.home_tip(&session), now);
         if self.admit(call, Call::Find(find), &mut effects) {
             self.find_next(call, next, &mut effects);

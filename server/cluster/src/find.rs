@@ -8,6 +8,8 @@
 //!        --no answer in time--> asking the next authority
 //!        --earlier than told, from all--> waiting --a little later--> asking the first one again
 //! any    --FIND_MS over--> the best heard of: here, pull, or nowhere
+//!
+//! What is at home here is decided at once, unless this member was apart from the others: then all authorities are asked.
 //! ```
 
 use crate::effects::Decision;
@@ -22,6 +24,8 @@ pub(crate) struct Asked {
     pub(crate) told: u32,
     /// What one authority says is not enough: it may not have been told of all yet.
     pub(crate) asks_all: bool,
+    /// What is at home here may have gone on elsewhere, and this member not have heard of it.
+    pub(crate) doubts_here: bool,
 }
 
 /// One turn's search.
@@ -60,8 +64,8 @@ impl Find {
         let deadline = now.saturating_add(FIND_MS);
         let (best, at, asking, until) = (here, 0, false, now);
         let mut find = Find { asked, authorities, at, asking, until, deadline, best, here, lost: 0 };
-        let next =
-            if here.is_some_and(|here| here.turn >= asked.told) { find.decide() } else { find.ask(now) };
+        let is_here = !asked.doubts_here && here.is_some_and(|here| here.turn >= asked.told);
+        let next = if is_here { find.decide() } else { find.ask(now) };
         (find, next)
     }
 
@@ -81,15 +85,15 @@ impl Find {
         {
             self.best = Some(tip);
         }
-        let Asked { told, asks_all, .. } = self.asked;
-        let is_enough = |best: Tip| best.turn >= told && (told > 0 || !asks_all);
+        let Asked { told, asks_all, doubts_here, .. } = self.asked;
+        let is_enough = |best: Tip| best.turn >= told && !doubts_here && (told > 0 || !asks_all);
         if self.best.is_some_and(is_enough) || now >= self.deadline {
             return self.decide();
         }
         if !self.asking || self.authority() != Some(from) {
             return FindNext::Wait; // an answer that came too late to be waited for
         }
-        if told == 0 && !asks_all {
+        if told == 0 && !asks_all && !doubts_here {
             return self.decide();
         }
         self.at += 1;
@@ -118,7 +122,8 @@ impl Find {
             (self.asking, self.until) = (true, now.saturating_add(ASK_MS));
             return FindNext::Ask(authority);
         }
-        if self.asked.told <= self.lost || self.authorities[0].is_none() {
+        let known = self.best.map_or(self.lost, |best| best.turn.max(self.lost));
+        if self.asked.told <= known || self.authorities[0].is_none() {
             return self.decide();
         }
         (self.asking, self.until) = (false, now.saturating_add(TOLD_AGAIN_MS));
@@ -129,6 +134,7 @@ impl Find {
         FindNext::Decided(match self.best {
             None if self.lost > 0 => Decision::Lost(self.lost),
             None => Decision::Nowhere,
+            Some(best) if Some(best) == self.here && best.turn < self.lost => Decision::Lost(self.lost),
             Some(best) if Some(best) == self.here => Decision::Here,
             Some(best) => Decision::Pull(best),
         })

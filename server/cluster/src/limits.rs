@@ -35,6 +35,9 @@ pub const MOVED_MAX: usize = 1 << 16;
 pub const SWEEP_ROUNDS: u64 = 60;
 /// The same after a view that differs: what an authority lost is told again so soon.
 pub const HURRY_ROUNDS: u64 = 10;
+/// Rounds after one without its peers in which a member asks others also of sessions at home there: until it is back, and all that went on
+/// elsewhere was told again.
+pub const APART_ROUNDS: u64 = BACK_AFTER_ROUNDS as u64 + HURRY_ROUNDS + 4;
 /// Rounds of one generation of a directory: what was not published again in two of them is gone.
 pub const GENERATION_ROUNDS: u64 = 2 * SWEEP_ROUNDS;
 /// Tips and signposts of one message.

@@ -8,7 +8,7 @@ use crate::guard::{Observation, ViewGuard, Viewed};
 use crate::health::Hysteresis;
 use crate::homes::{Home, Homes};
 use crate::ids::{CallId, Incarnation, Life, MemberId, Now, PrefixKey, SessionKey, Tip};
-use crate::limits::{ASK_ALL_MAX, GENERATION_ROUNDS, HURRY_ROUNDS, MOVED_MAX, PUBLISH_MAX};
+use crate::limits::{APART_ROUNDS, ASK_ALL_MAX, GENERATION_ROUNDS, HURRY_ROUNDS, MOVED_MAX, PUBLISH_MAX};
 use crate::lookup::{Lookup, posts_of};
 use crate::message::{Envelope, Message};
 use crate::placement::{authorities, ranked};
@@ -83,6 +83,9 @@ pub struct ClusterMember {
     rounds: u64,
     /// The last round in which the view differed.
     changed: u64,
+    /// The last round without its peers, once it had had one with them.
+    apart: Option<u64>,
+    was_with_peers: bool,
 }
 
 /// A call under way.
@@ -108,6 +111,8 @@ impl ClusterMember {
             moved: Recent::new(MOVED_MAX),
             rounds: 0,
             changed: 0,
+            apart: None,
+            was_with_peers: false,
         }
     }
 
@@ -152,6 +157,10 @@ impl ClusterMember {
     pub fn round(&mut self, observation: Observation, reached: bool, now: Now) -> Effects {
         let mut effects = Effects::default();
         let away = self.health.note(reached);
+        self.was_with_peers |= reached;
+        if self.was_with_peers && !reached {
+            self.apart = Some(self.rounds);
+        }
         let state = match (away, self.draining) {
             (true, _) => MemberState::Away,
             (false, true) => MemberState::Draining,
@@ -268,6 +277,12 @@ impl ClusterMember {
     /// Whether an authority may not have been told of all yet: the view has just changed.
     pub(crate) fn is_settling(&self) -> bool {
         self.rounds - self.changed <= HURRY_ROUNDS + 1
+    }
+
+    /// Whether this member reaches its peers again, and may not have heard yet of what went on elsewhere meanwhile.
+    pub(crate) fn was_apart(&self) -> bool {
+        // The round of which it was said last is the one before this.
+        self.apart.is_some_and(|apart| (2..=APART_ROUNDS).contains(&(self.rounds - apart)))
     }
 
     pub(crate) fn withdraw(&self, session: SessionKey, home: Life, turn: u32, effects: &mut Effects) {

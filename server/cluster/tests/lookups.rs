@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test says what it expected by failing")]
 #![forbid(unsafe_code)]
 
-use turnkv_cluster::limits::{ASK_MS, FIND_MS, LOOKUP_MS, POST_EVERY};
+use turnkv_cluster::limits::{APART_ROUNDS, ASK_MS, FIND_MS, LOOKUP_MS, POST_EVERY};
 use turnkv_cluster::{
     CallId, ClusterConfig, ClusterMember, Decision, Effects, Held, Incarnation, Kept, Life, Member, MemberId,
     MemberState, Observation, PrefixAsk, PullError, SessionKey, Whose, authorities,
@@ -279,4 +279,60 @@ fn a_turn_asks_one_authority_and_waits_for_what_it_was_told_of() {
     let effects = cluster.members[0].tick(FIND_MS);
     assert_eq!(effects.decided, [(call, Decision::Pull(later))]);
     assert_eq!(cluster.members[0].calls(), 0);
+}
+
+#[test]
+fn a_home_that_was_apart_asks_whether_its_sessions_went_on_elsewhere() {
+    let mut cluster = Cluster::of(4);
+    let (hashes, names) = (chain(1, 30), (0..12).map(|at| format!("s{at}")).collect::<Vec<_>>());
+    for name in &names {
+        cluster.keep(0, name, 2, &hashes);
+    }
+    let view = Observation::Members(cluster.members[0].view().members().to_vec());
+    let decide = |cluster: &mut Cluster, name: &str, told| {
+        let (call, effects) = cluster.members[0].turn_began(session_key(name), told, 0);
+        let mut decided = cluster.settle(0, effects);
+        for tick in 1.. {
+            if let Some((_, decision)) = decided.iter().find(|(of, _)| *of == call) {
+                return (*decision, cluster.questions, tick);
+            }
+            let effects = cluster.members[0].tick(tick * ASK_MS);
+            decided = cluster.settle(0, effects);
+        }
+        unreachable!("a search ends");
+    };
+    // Nobody hears it and it hears nobody; each session has three more turns elsewhere, but for the first one.
+    cluster.silent = vec![0];
+    for name in &names[1..] {
+        cluster.keep(1, name, 5, &hashes[..10]);
+    }
+    cluster.silent = vec![1, 2, 3];
+    for _ in 0..5 {
+        let effects = cluster.members[0].round(view.clone(), false, 0);
+        cluster.settle(0, effects);
+        assert_eq!(decide(&mut cluster, "s3", 0), (Decision::Here, 0, 1), "nobody could say otherwise");
+    }
+    cluster.silent.clear();
+    let effects = cluster.members[0].round(view.clone(), true, 0);
+    // What it publishes now is lost, so that nobody tells it by themselves.
+    drop(effects);
+    let elsewhere =
+        |cluster: &Cluster, name: &str| cluster.members[1].home_tip(&session_key(name)).map(Decision::Pull);
+    for name in &names[1..] {
+        for told in [0, 1, 2, 4] {
+            let (decision, questions, _) = decide(&mut cluster, name, told);
+            assert_eq!(Some(decision), elsewhere(&cluster, name), "{name}, told of {told}");
+            assert!(questions <= 4, "{questions}");
+        }
+    }
+    assert_eq!(decide(&mut cluster, "s0", 2).0, Decision::Here, "it went on nowhere");
+    // Who does not answer costs its time, and no more.
+    cluster.silent = vec![1, 2, 3];
+    let (decision, _, ticks) = decide(&mut cluster, "s0", 0);
+    assert!(decision == Decision::Here && ticks <= 3, "{decision:?} after {ticks} questions' time");
+    cluster.silent.clear();
+    for _ in 0..APART_ROUNDS {
+        drop(cluster.members[0].round(view.clone(), true, 0));
+    }
+    assert_eq!(decide(&mut cluster, "s0", 0), (Decision::Here, 0, 1), "all has been told again by now");
 }
