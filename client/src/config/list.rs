@@ -3,11 +3,19 @@
 use super::{Address, ConfigError, in_range};
 use crate::limits::MEMBERS_LISTED_MAX;
 
+/// What an address begins with.
+const SCHEMES: [&str; 4] = ["unix", "tls", "tcp", "http"];
+
 impl Address {
     /// Those of a list, each once, in its order; or the one address that there is.
     pub(crate) fn parse_list(text: &str) -> Result<Vec<Address>, ConfigError> {
-        // A path may have a comma in it.
+        // A path may have a comma in it, and no other address behind that.
         if text.starts_with("unix:") || !text.contains(',') {
+            let is_scheme =
+                |part: &str| part.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme));
+            if text.split(',').skip(1).any(|part| is_scheme(part.trim())) {
+                return Err(ConfigError::MixedList(text.to_owned()));
+            }
             return Ok(vec![Address::parse(text)?]);
         }
         let mut list: Vec<Address> = Vec::new();
@@ -43,7 +51,14 @@ mod tests {
         assert_eq!(parsed("tcp://a:1, tcp://b:2,tcp://a:1").unwrap(), ["tcp://a:1", "tcp://b:2"]);
         assert_eq!(parsed("tls://a:1,tls://[::1]:2").unwrap(), ["tls://a:1", "tls://[::1]:2"]);
         assert_eq!(parsed("unix:/run/a,b.sock").unwrap(), ["unix:/run/a,b.sock"]);
-        for mixed in ["tls://a:1,tcp://b:2", "tcp://a:1,http://b:2", "http://a:1,http://b:2"] {
+        assert_eq!(parsed("unix:/run/a, b:c.sock").unwrap(), ["unix:/run/a, b:c.sock"]);
+        for mixed in [
+            "tls://a:1,tcp://b:2",
+            "tcp://a:1,http://b:2",
+            "http://a:1,http://b:2",
+            "unix:/run/a.sock,tls://b:2",
+            "unix:/run/a.sock, unix:/run/b.sock",
+        ] {
             assert!(matches!(parsed(mixed), Err(ConfigError::MixedList(_))), "{mixed}");
         }
         for bad in ["tcp://a:1,", ",", "tcp://a:1,b:2"] {

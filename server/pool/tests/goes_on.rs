@@ -174,6 +174,21 @@ fn a_session_in_its_turn_here_does_not_begin_another_one_elsewhere() {
 }
 
 #[test]
+fn a_turn_that_began_on_a_list_from_before_turns_elsewhere_goes_on_with_theirs() {
+    let mut world = World::new();
+    store(&mut world.pool, world.ns, None, 0..4);
+    world.goes_on(2, 4);
+    assert_eq!(world.begin(), (3, 4));
+    world.goes_on(2, 2);
+    assert_eq!(world.pages(), 4, "its turn here has come further than what is named");
+    // Three turns ended elsewhere meanwhile, of which the last one has other pages behind the second.
+    world.goes_on(5, 2);
+    assert_eq!(world.pages(), 2);
+    assert_eq!(world.begin(), (6, 2));
+    world.pool.check().unwrap();
+}
+
+#[test]
 fn pages_that_come_for_a_turn_go_after_those_of_others_while_it_runs() {
     let (mut pool, ns) = one_slab(SLOTS, 0, PolicyKind::Session);
     pool.introduce_client(CLIENT, UserId(0));

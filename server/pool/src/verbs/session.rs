@@ -137,6 +137,7 @@ impl Pool {
         if end.pages > self.store.limits().session_pages_max {
             return Err(PoolError::Limit("session_pages_max"));
         }
+        let known = self.sessions.find(ns, session).map_or(0, |at| self.sessions[at].turn);
         let at = self.open_after(ns, session, from.turns, now)?;
         if !self.sessions[at].in_turn {
             let turn = self.sessions[at].turn;
@@ -145,7 +146,9 @@ impl Pool {
         }
         let list = self.sessions.list_end(self.store.pages(), at);
         let goes_on = end.pages == 0 || self.store.pages().end_within(list, end.page).is_some();
-        if !(self.sessions[at].in_turn && goes_on) {
+        // A turn that runs here may have come further than what is named; one that began on a list from before that has not.
+        let came_further = self.sessions[at].in_turn && goes_on && known >= from.turns;
+        if !came_further {
             self.sessions.replace_list(&mut self.store, at, end);
         }
         Ok(())
