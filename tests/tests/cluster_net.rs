@@ -134,6 +134,35 @@ async fn both_sides_of_a_cut_go_on_and_find_one_another_again() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_was_cut_off_tells_no_list_from_before_turns_that_ended_elsewhere() -> Result<()> {
+    let linked = Linked::start(3, &Setup::default()).await?;
+    let users = users(&linked.cluster.servers).await?;
+    let at_2 = sessions("two", 700);
+    for (session, hashes) in &at_2 {
+        first_turn(&users[2], session, hashes).await?;
+    }
+    linked.isolate(2, true);
+    linked.cluster.agree(&[0, 1], HEALED_MAX).await?;
+    // Three more turns elsewhere, of another branch from the fifth page on.
+    for (at, (session, hashes)) in at_2.iter().enumerate() {
+        let branch = [&hashes[..4], &chain(800 + at as u64, 2)[..]].concat();
+        for ended in 1..4 {
+            users[0].namespace.begin_turn_after(session, "", ended).await?;
+            end(&users[0], session, &branch).await?;
+        }
+    }
+    linked.isolate(2, false);
+    linked.cluster.agree(&[0, 1, 2], HEALED_MAX).await?;
+    // It knows within a round or two that it reaches the others, and asks them from then on, whoever tells it what.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for (session, _) in &at_2 {
+        let begun = users[2].namespace.begin_turn(session).await?;
+        ensure!((begun.turn, begun.pages + begun.afar) == (5, 6), "{session}: {begun:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_reaches_nobody_says_that_it_is_away_is_back_with_care_and_is_read_from_meanwhile() -> Result<()>
 {
     let linked = Linked::start(3, &Setup::default()).await?;
