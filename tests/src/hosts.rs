@@ -22,8 +22,7 @@ const MAKE_MAX: Duration = Duration::from_secs(10);
 const NETWORK: [u8; 3] = [10, 77, 85];
 
 /// Where a test runs.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Own {
+enum Own {
     /// In a network of its own.
     Here,
     /// It did, in a process that is over, and passed.
@@ -36,7 +35,7 @@ pub enum Own {
 ///
 /// # Errors
 /// The test failed there; what it said is in the error.
-pub fn own_network(test: &str) -> Result<Own> {
+fn own_network(test: &str) -> Result<Own> {
     if std::env::var_os(OWN).is_some() {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         return Ok(Own::Here);
@@ -62,6 +61,19 @@ pub fn own_network(test: &str) -> Result<Own> {
     ensure!(output.status.success(), "in a network of its own: {said}");
     ensure!(said.contains("1 passed"), "{test} is no test of this program: {said}");
     Ok(Own::Passed)
+}
+
+/// Hosts for the test of this name, in a network of its own, and where what is around them is; no hosts, and the loopback, where no such
+/// network can be made. None: the test has run in another process, and passed.
+///
+/// # Errors
+/// The test failed there, or the system refuses.
+pub fn hosts_for(test: &str, count: u8) -> Result<Option<(Option<Hosts>, IpAddr)>> {
+    Ok(match own_network(test)? {
+        Own::Passed => None,
+        Own::Here => Some((Some(Hosts::start(count)?), Hosts::around())),
+        Own::Nowhere => Some((None, Ipv4Addr::LOCALHOST.into())),
+    })
 }
 
 /// Some hosts that reach one another, and what is around them, by a wire each.

@@ -7,12 +7,11 @@
 
 use anyhow::{Context, Result, ensure};
 use std::io::Write;
-use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use turnkv_client::{BlockHash, DataPlane, EndTurn, OffloadOptions, ReloadOptions};
 use turnkv_tests::cluster::{AGREE_MAX, Cluster};
 use turnkv_tests::etcd::Etcd;
-use turnkv_tests::hosts::{Hosts, Network, Own, own_network};
+use turnkv_tests::hosts::{Network, hosts_for};
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::Setup;
 use turnkv_tests::user::User;
@@ -31,7 +30,7 @@ const FOUND_MAX: Duration = Duration::from_secs(9);
 const TEST: &str = "what_a_host_has_is_found_soon_after_its_wire_is_back";
 
 /// How sessions of the host whose wire was pulled are looked for: each by a turn or a lookup of its own, at another host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Way {
     TurnAt(usize),
     LookupAt(usize),
@@ -60,16 +59,16 @@ impl Sessions {
         ensure!(self.next < SESSIONS, "none of {SESSIONS} sessions is found {IN_A_ROW} times in a row");
         let (name, hashes) = named(self.cut, self.next);
         self.next += 1;
-        let user = match way {
-            Way::TurnAt(at) => {
-                users[at].namespace.begin_turn_after(&name, "", 1).await?;
-                &users[at]
+        let (Way::TurnAt(at) | Way::LookupAt(at)) = way;
+        let user = &users[at];
+        match way {
+            Way::TurnAt(_) => {
+                user.namespace.begin_turn_after(&name, "", 1).await?;
             }
-            Way::LookupAt(at) => {
-                users[at].namespace.lookup(&hashes).await?;
-                &users[at]
+            Way::LookupAt(_) => {
+                user.namespace.lookup(&hashes).await?;
             }
-        };
+        }
         let options = ReloadOptions { deadline: Some(RELOAD), ..ReloadOptions::default() };
         // Every byte of what is called good is compared.
         Ok(user.reload_with(&options, &hashes).await?.pages == PAGES)
@@ -116,12 +115,7 @@ async fn pull_wire(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_host_has_is_found_soon_after_its_wire_is_back() -> Result<()> {
-    let own = own_network(TEST)?;
-    if own == Own::Passed {
-        return Ok(());
-    }
-    let hosts = if own == Own::Here { Some(Hosts::start(HOSTS as u8)?) } else { None };
-    let around = hosts.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |_| Hosts::around());
+    let Some((hosts, around)) = hosts_for(TEST, HOSTS as u8)? else { return Ok(()) };
     let Some(etcd) = Etcd::start_at(around)? else { return Ok(()) };
     let setup = Setup { dram_mib: 128, ..Setup::default() };
     let (cluster, network) = Cluster::start_joined(HOSTS, hosts, &etcd.address(), &setup).await?;

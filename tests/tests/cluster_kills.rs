@@ -8,7 +8,6 @@
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +16,7 @@ use turnkv_client::{DataPlane, EndTurn, OffloadOptions, ReloadOptions};
 use turnkv_mutate::Random;
 use turnkv_tests::cluster::{AGREE_MAX, Cluster};
 use turnkv_tests::etcd::Etcd;
-use turnkv_tests::hosts::{Hosts, Network, Own, own_network};
+use turnkv_tests::hosts::{Network, hosts_for};
 use turnkv_tests::object_store::ObjectStore;
 use turnkv_tests::pages::chain;
 use turnkv_tests::server::Setup;
@@ -294,12 +293,7 @@ const TEST: &str = "whatever_is_killed_nobody_reads_wrong_bytes_or_waits_longer_
 
 /// The hosts, and all that can be killed. None, said loudly: something that it needs is not on this machine.
 async fn set_up() -> Result<Option<Victims>> {
-    let is_apart = match own_network(TEST)? {
-        Own::Passed => return Ok(None),
-        own => own == Own::Here,
-    };
-    let hosts = if is_apart { Some(Hosts::start(HOSTS as u8)?) } else { None };
-    let around = hosts.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |_| Hosts::around());
+    let Some((hosts, around)) = hosts_for(TEST, HOSTS as u8)? else { return Ok(None) };
     let Some(etcd) = Etcd::start_at(around)? else { return Ok(None) };
     let Some(store) = ObjectStore::start_at(around)? else { return Ok(None) };
     let sections = format!("{}sessions = \"asked\"\nrefresh_ms = 200\n", store.section());

@@ -21,15 +21,15 @@ pub enum PullError {
 
 impl ClusterMember {
     /// A turn begins here. `told`: turns of the session that are known to have ended, 0: unknown. Decided within
-    /// `limits::FIND_MS`, at once where the session is at home here.
+    /// `limits::FIND_MS`, at once where the session is at home here and this member was not apart from the others.
     pub fn turn_began(&mut self, session: SessionKey, told: u32, now: Now) -> (CallId, Effects) {
         let (call, mut effects) = (self.new_call(), Effects::default());
         let mut authorities = self.authorities(&session.0);
         let authorities = std::array::from_fn(|_| authorities.next());
-        let asks_all = self.is_settling();
-        let doubts_here = self.was_apart() && self.home_tip(&session).is_some();
+        let (asks_all, here) = (self.is_settling(), self.home_tip(&session));
+        let doubts_here = here.is_some() && self.was_apart();
         let asked = Asked { session, told, asks_all, doubts_here };
-        let (find, next) = Find::begin(asked, authorities, self.home_tip(&session), now);
+        let (find, next) = Find::begin(asked, authorities, here, now);
         if self.admit(call, Call::Find(find), &mut effects) {
             self.find_next(call, next, &mut effects);
             self.deliver_own(&mut effects, now);

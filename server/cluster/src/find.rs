@@ -7,10 +7,10 @@
 //!        --either, no turn told of, and members have just come or gone--> asking the next authority
 //!        --no answer in time--> asking the next authority
 //!        --earlier than told, from all--> waiting --a little later--> asking the first one again
-//! any    --FIND_MS over--> the best heard of: here, pull, or nowhere
+//! any    --FIND_MS over--> the best heard of: here, pull, lost, or nowhere
+//! ```
 //!
 //! What is at home here is decided at once, unless this member was apart from the others: then all authorities are asked.
-//! ```
 
 use crate::effects::Decision;
 use crate::ids::{MemberId, Now, SessionKey, Tip};
@@ -134,6 +134,7 @@ impl Find {
         FindNext::Decided(match self.best {
             None if self.lost > 0 => Decision::Lost(self.lost),
             None => Decision::Nowhere,
+            // What is here is from before turns that ended at a home that is gone: it may be of a branch that was left.
             Some(best) if Some(best) == self.here && best.turn < self.lost => Decision::Lost(self.lost),
             Some(best) if Some(best) == self.here => Decision::Here,
             Some(best) => Decision::Pull(best),
