@@ -4,6 +4,7 @@
 use crate::breaker::BreakerState;
 use crate::config::{ClientConfig, ConfigError};
 use crate::error::{Error, Result};
+use crate::framed::DeviceWay;
 use crate::grpc;
 use crate::members::Members;
 use crate::namespace::Namespace;
@@ -45,6 +46,9 @@ pub struct ClientState {
     pub fabric: Option<Fabric>,
     /// Why pages go by no NIC, where one could be used; empty if nothing is known of that.
     pub fabric_note: String,
+    /// How the pages of the last call of a device cross the network: directly, by dma-buf, or through memory of this host, and why. None:
+    /// there was no such call.
+    pub device_way: Option<DeviceWay>,
     /// Memory of dropped calls that stays with a NIC's library until its rails end, bytes.
     pub quarantined_bytes: usize,
 }
@@ -140,6 +144,7 @@ impl Client {
             data_rails: over_network.rails,
             fabric: over_network.fabric,
             fabric_note: over_network.why_no_nic,
+            device_way: over_network.device_way,
             quarantined_bytes: over_network.quarantined_bytes,
         }
     }

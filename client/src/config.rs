@@ -4,7 +4,7 @@ mod fabric;
 mod list;
 
 use crate::limits::{BREAKER_FAILURES_MAX, EMBEDDED_DRAM_BYTES_MIN, NICS_MAX, SOCKET_PATH_BYTES_MAX};
-pub use fabric::{FabricChoice, FabricConfig, UnknownFabric};
+pub use fabric::{DeviceMemoryChoice, FabricChoice, FabricConfig, UnknownFabric};
 use std::fmt;
 use std::path::PathBuf;
 use turnkv_transfer::tls::{Dial, TlsConfig};

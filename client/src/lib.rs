@@ -53,11 +53,12 @@ pub use begin_turn::TurnBegun;
 pub use breaker::BreakerState;
 pub use client::{Client, ClientState, StatsReply, TierKind, TierStats};
 pub use config::{
-    BreakerConfig, ClientConfig, ConfigError, DataPlane, EmbeddedConfig, FabricChoice, FabricConfig, Plane,
-    UnknownFabric,
+    BreakerConfig, ClientConfig, ConfigError, DataPlane, DeviceMemoryChoice, EmbeddedConfig, FabricChoice,
+    FabricConfig, Plane, UnknownFabric,
 };
 pub use device::DeviceOrder;
 pub use error::{Error, ErrorKind, Result};
+pub use framed::DeviceWay;
 pub use gpu_pool::{GpuHit, GpuPagePool, GpuPoolStats, PageView};
 pub use lease::{LeaseExpired, LeasedPage, ReadLease};
 pub use namespace::Namespace;

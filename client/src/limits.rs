@@ -32,6 +32,13 @@ pub const QUARANTINED_BYTES_MAX: usize = 64 << 20;
 pub const STAGING_BYTES_MAX: usize = 256 << 20;
 /// It is lent in multiples of this.
 pub const STAGING_BYTES_STEP: usize = 1 << 20;
+/// How long a call waits for memory of a device that is being made known to NICs; then it goes through memory of this host.
+pub const DEVICE_MEMORY_WAIT: Duration = Duration::from_millis(100);
+/// The first pause after a call that failed with memory of a device lent, before such memory is lent again; it doubles with each that
+/// follows soon.
+pub const DEVICE_MEMORY_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// The longest of them.
+pub const DEVICE_MEMORY_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Pieces of it that are kept for later calls.
 pub const STAGING_KEPT_MAX: usize = CONNECTIONS_MAX;
 /// Bytes of these together; where a NIC or a device knows some of it, as much as may be lent.
@@ -156,6 +163,10 @@ const _: () = assert!(STAGING_BYTES_MAX as u64 >= 2 * WINDOW_BYTES_MAX, "a windo
 const _: () = assert!(
     DEVICE_LENT_WINDOWS_MAX as u64 * WINDOW_BYTES_MAX * 2 <= STAGING_BYTES_MAX as u64,
     "a device's reload leaves room to other calls"
+);
+const _: () = assert!(
+    turnkv_transfer::limits::EXPORT_STEP_BYTES.is_multiple_of(STAGING_BYTES_STEP),
+    "a device's memory takes whole steps of room"
 );
 const _: () = assert!(QUARANTINED_BYTES_MAX * 2 <= STAGING_BYTES_MAX, "there is room beside it");
 const _: () = assert!(

@@ -170,7 +170,12 @@ impl Rig {
 /// # Errors
 /// The server is not there.
 pub async fn connect_to(at: &str, choice: FabricChoice, nics: &[String], page_bytes: u64) -> Result<User> {
-    let fabric = FabricConfig { choice, libfabric_provider: provider().to_owned(), nics: nics.to_vec() };
+    let fabric = FabricConfig {
+        choice,
+        libfabric_provider: provider().to_owned(),
+        nics: nics.to_vec(),
+        ..FabricConfig::default()
+    };
     let config = ClientConfig {
         data_plane: DataPlane::Framed,
         fabric,

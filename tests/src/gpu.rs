@@ -67,7 +67,7 @@ impl Gpu {
     pub async fn put(&self, plan: &DevicePlan, bytes: &[u8]) -> Result<()> {
         let slot = self.window.slot(0, self.page_bytes).context("a slot")?;
         slot.claim()?.fill(bytes);
-        let pages = vec![SlotPage { slot, plan: plan.clone() }];
+        let pages = vec![SlotPage { slot: slot.into(), plan: plan.clone() }];
         self.device.drain(pages, None, 0, false)?.landed().await?;
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Gpu {
     /// The device is broken.
     pub async fn get(&self, plan: &DevicePlan) -> Result<Vec<u8>> {
         let slot = self.window.slot(0, self.page_bytes).context("a slot")?;
-        let pages = vec![SlotPage { slot: slot.clone(), plan: plan.clone() }];
+        let pages = vec![SlotPage { slot: slot.clone().into(), plan: plan.clone() }];
         self.device.fill(pages, None)?.landed().await?;
         Ok(slot.page().to_vec())
     }

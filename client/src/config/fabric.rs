@@ -17,6 +17,16 @@ pub enum FabricChoice {
     Verbs,
 }
 
+/// Whose memory the NICs of this host read and write for calls of a device (`offload_device`, `reload_device`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceMemoryChoice {
+    /// The device's, where it, its driver and all NICs that are used have dma-bufs; else this host's.
+    #[default]
+    Auto,
+    /// This host's, which the device fills and drains: none of the device's memory is taken for it.
+    Host,
+}
+
 /// By what pages travel over a network, and which NICs are used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FabricConfig {
@@ -27,12 +37,30 @@ pub struct FabricConfig {
     pub nics: Vec<String>,
     /// Provider of libfabric. Default: `TURNKV_LIBFABRIC_PROVIDER`, else the first of `efa`, `cxi`.
     pub libfabric_provider: String,
+    /// Default: `TURNKV_DEVICE_MEMORY`, else [`DeviceMemoryChoice::Auto`], which takes up to 256 MiB of a device's memory for as long as
+    /// this client uses it.
+    pub device_memory: DeviceMemoryChoice,
 }
 
-/// No fabric has this name.
+/// A word that means nothing for its setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("fabric must be auto, framed, libfabric or verbs, got {0:?}")]
-pub struct UnknownFabric(String);
+#[error("{setting} must be {words}, got {said:?}")]
+pub struct UnknownFabric {
+    setting: &'static str,
+    words: &'static str,
+    said: String,
+}
+
+impl DeviceMemoryChoice {
+    /// The choice of this name: `auto` or `host`.
+    pub fn by_name(name: &str) -> Option<DeviceMemoryChoice> {
+        match name {
+            "auto" => Some(DeviceMemoryChoice::Auto),
+            "host" => Some(DeviceMemoryChoice::Host),
+            _ => None,
+        }
+    }
+}
 
 impl FabricChoice {
     /// The choice of this name: `auto`, `framed`, `libfabric` or `verbs`.
@@ -68,7 +96,20 @@ impl FabricConfig {
         if config.choice == FabricChoice::Auto
             && let Some(name) = named("TURNKV_FABRIC")
         {
-            config.choice = FabricChoice::by_name(&name).ok_or(UnknownFabric(name))?;
+            config.choice = FabricChoice::by_name(&name).ok_or(UnknownFabric {
+                setting: "fabric",
+                words: "auto, framed, libfabric or verbs",
+                said: name,
+            })?;
+        }
+        if config.device_memory == DeviceMemoryChoice::Auto
+            && let Some(name) = named("TURNKV_DEVICE_MEMORY")
+        {
+            config.device_memory = DeviceMemoryChoice::by_name(&name).ok_or(UnknownFabric {
+                setting: "device_memory",
+                words: "auto or host",
+                said: name,
+            })?;
         }
         if config.nics.is_empty() {
             let names = named("TURNKV_NICS").unwrap_or_default();

@@ -130,12 +130,14 @@ fn what_is_said_of_a_fabric_comes_before_what_the_environment_says() {
         "TURNKV_FABRIC" => Some("verbs".to_owned()),
         "TURNKV_NICS" => Some("theirs".to_owned()),
         "TURNKV_LIBFABRIC_PROVIDER" => Some("efa".to_owned()),
+        "TURNKV_DEVICE_MEMORY" => Some("host".to_owned()),
         _ => None,
     };
     let own = FabricConfig {
         choice: FabricChoice::Framed,
         nics: vec!["own".to_owned()],
         libfabric_provider: "cxi".to_owned(),
+        device_memory: DeviceMemoryChoice::Host,
     };
     assert_eq!(own.or_environment(environment).unwrap(), own);
     let theirs = FabricConfig::default().or_environment(environment).unwrap();
@@ -143,6 +145,7 @@ fn what_is_said_of_a_fabric_comes_before_what_the_environment_says() {
         choice: FabricChoice::Verbs,
         nics: vec!["theirs".to_owned()],
         libfabric_provider: "efa".to_owned(),
+        device_memory: DeviceMemoryChoice::Host,
     };
     assert_eq!(theirs, expected);
     let refused = |_: &str| Some("Verbs".to_owned());

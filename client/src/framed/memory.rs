@@ -2,10 +2,14 @@
 //! taking it back. Must not know: for which call.
 
 use parking_lot::Mutex;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use turnkv_transfer::device::{Device, ExportedBuffer, PageSlot, WeakDevice};
 use turnkv_transfer::fabric::framed::FramedDomain;
-use turnkv_transfer::fabric::{Access, Domain, HostMemory, RailOffers, RegionKey, TargetMemory};
+use turnkv_transfer::fabric::{
+    Access, Domain, HostMemory, RailOffers, RegionKey, RegisterError, TargetMemory,
+};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 /// A domain with a rail: whoever has a key of it reaches the memory.
@@ -13,6 +17,8 @@ use turnkv_transfer::{HugePages, Region, RegionOptions};
 pub(super) struct Reach {
     /// The domain's number, never used again for another one.
     pub(super) number: u32,
+    /// What people call it.
+    pub(super) name: String,
     domain: Arc<dyn Domain>,
     /// Registering takes long: pages are pinned and a NIC is told of each.
     pub(super) is_slow: bool,
@@ -21,10 +27,18 @@ pub(super) struct Reach {
 /// Memory, and what knows it. Dropped, it is taken back.
 #[derive(Debug)]
 pub(super) struct Memory {
-    region: Arc<Region>,
+    bytes: LentBytes,
     known: Mutex<Vec<Known>>,
     /// A device of this host copies from and to it, so has pinned it.
     has_device: AtomicBool,
+}
+
+/// Where it is.
+#[derive(Debug)]
+enum LentBytes {
+    Host(Arc<Region>),
+    /// On a device: only NICs get at it, and that device.
+    Device(WeakDevice, Arc<ExportedBuffer>),
 }
 
 #[derive(Debug)]
@@ -40,7 +54,7 @@ enum KnownState {
     Coming,
     Here(RegionKey),
     /// It could not be.
-    Refused,
+    Refused(RegisterError),
 }
 
 /// How a domain knows memory.
@@ -57,14 +71,20 @@ pub(super) enum Knows {
 impl Reach {
     /// Over a NIC.
     pub(super) fn nic(number: u32, domain: &Arc<dyn RailOffers>) -> Reach {
+        let name = domain.name().to_owned();
         let domain: Arc<dyn Domain> = Arc::clone(domain) as Arc<dyn Domain>;
-        Reach { number, domain, is_slow: true }
+        Reach { number, name, domain, is_slow: true }
     }
 
     /// Over framed rails.
     pub(super) fn framed(number: u32, domain: &Arc<FramedDomain>) -> Reach {
         let domain: Arc<dyn Domain> = Arc::clone(domain) as Arc<dyn Domain>;
-        Reach { number, domain, is_slow: false }
+        Reach { number, name: "framed".to_owned(), domain, is_slow: false }
+    }
+
+    /// Its domain, which is not kept.
+    pub(super) fn downgrade(&self) -> Weak<dyn Domain> {
+        Arc::downgrade(&self.domain)
     }
 }
 
@@ -79,12 +99,54 @@ impl Memory {
             name: "turnkv-staging".to_owned(),
         };
         let (region, _) = Region::create(&options)?;
-        Ok(Memory { region, known: Mutex::default(), has_device: AtomicBool::new(false) })
+        Ok(Memory::of(LentBytes::Host(region)))
     }
 
-    /// Its bytes.
-    pub(super) fn region(&self) -> &Arc<Region> {
-        &self.region
+    /// Of a device, which nobody knows.
+    pub(super) fn of_device(device: &Device, buffer: Arc<ExportedBuffer>) -> Memory {
+        Memory::of(LentBytes::Device(device.downgrade(), buffer))
+    }
+
+    fn of(bytes: LentBytes) -> Memory {
+        Memory { bytes, known: Mutex::default(), has_device: AtomicBool::new(false) }
+    }
+
+    /// Whether it is this device's; none: memory of the host.
+    pub(super) fn is_of(&self, wanted: Option<&Device>) -> bool {
+        match (&self.bytes, wanted) {
+            (LentBytes::Host(_), None) => true,
+            (LentBytes::Device(device, _), Some(wanted)) => device.is(wanted),
+            _ => false,
+        }
+    }
+
+    /// Whether it is of a device that nobody has any more.
+    pub(super) fn is_orphan(&self) -> bool {
+        matches!(&self.bytes, LentBytes::Device(device, _) if device.is_gone())
+    }
+
+    /// Its size.
+    pub(super) fn len(&self) -> usize {
+        match &self.bytes {
+            LentBytes::Host(region) => region.len(),
+            LentBytes::Device(_, buffer) => buffer.len(),
+        }
+    }
+
+    /// The slot at `[offset, offset + bytes)`, if that lies inside.
+    pub(super) fn slot(&self, offset: usize, bytes: usize) -> Option<PageSlot> {
+        match &self.bytes {
+            LentBytes::Host(region) => region.slot(offset, bytes).map(PageSlot::Host),
+            LentBytes::Device(_, buffer) => buffer.slot(offset, bytes).map(PageSlot::Device),
+        }
+    }
+
+    /// Has owners as long as an engine, a device or a slot still has the bytes.
+    pub(super) fn owners(&self) -> Weak<dyn Any + Send + Sync> {
+        match &self.bytes {
+            LentBytes::Host(region) => Arc::downgrade(region) as Weak<dyn Any + Send + Sync>,
+            LentBytes::Device(_, buffer) => Arc::downgrade(buffer) as Weak<dyn Any + Send + Sync>,
+        }
     }
 
     /// How a domain knows it.
@@ -92,7 +154,7 @@ impl Memory {
         let known = self.known.lock();
         match known.iter().find(|known| known.number == reach.number).map(|known| &known.state) {
             Some(KnownState::Here(key)) => Knows::Key(*key),
-            Some(KnownState::Coming | KnownState::Refused) => Knows::NotNow,
+            Some(KnownState::Coming | KnownState::Refused(_)) => Knows::NotNow,
             None => Knows::Nothing,
         }
     }
@@ -112,15 +174,33 @@ impl Memory {
 
     /// Registers it with a domain that knows nothing of it. Takes as long as that takes.
     pub(super) fn register(&self, reach: &Reach) -> Knows {
+        let knows = self.register_once(reach);
+        if let Some(error) = self.refusal(reach) {
+            tracing::warn!(%error, "memory for pages is not known to a NIC: they go otherwise");
+        }
+        knows
+    }
+
+    /// The same, for whoever does without it where a domain refuses.
+    pub(super) fn register_or_say(&self, reach: &Reach) -> Result<(), RegisterError> {
+        match self.register_once(reach) {
+            Knows::Key(_) => Ok(()),
+            Knows::NotNow | Knows::Nothing => Err(self.refusal(reach).unwrap_or(RegisterError::Unsupported)),
+        }
+    }
+
+    fn refusal(&self, reach: &Reach) -> Option<RegisterError> {
+        let known = self.known.lock();
+        known.iter().find(|known| known.number == reach.number).and_then(|known| match &known.state {
+            KnownState::Refused(error) => Some(error.clone()),
+            KnownState::Coming | KnownState::Here(_) => None,
+        })
+    }
+
+    fn register_once(&self, reach: &Reach) -> Knows {
         let Some(()) = self.begin(reach) else { return self.knows(reach) };
-        let memory = TargetMemory::Host(Arc::clone(&self.region) as Arc<dyn HostMemory>);
-        let state = match reach.domain.register(memory, Access::ReadWrite) {
-            Ok(key) => KnownState::Here(key),
-            Err(error) => {
-                tracing::warn!(%error, "memory for pages is not known to a NIC: they go otherwise");
-                KnownState::Refused
-            }
-        };
+        let registered = self.target().and_then(|memory| reach.domain.register(memory, Access::ReadWrite));
+        let state = registered.map_or_else(KnownState::Refused, KnownState::Here);
         let mut all = self.known.lock();
         match all.iter_mut().find(|known| known.number == reach.number) {
             Some(known) => known.state = state,
@@ -168,6 +248,16 @@ impl Memory {
     pub(super) fn take_back_all(&self) -> bool {
         let known = std::mem::take(&mut *self.known.lock());
         known.into_iter().map(Known::take_back).filter(|taken| !taken).count() == 0
+    }
+
+    fn target(&self) -> Result<TargetMemory, RegisterError> {
+        match &self.bytes {
+            LentBytes::Host(region) => Ok(TargetMemory::Host(Arc::clone(region) as Arc<dyn HostMemory>)),
+            LentBytes::Device(_, buffer) => {
+                let target = buffer.target().map_err(|error| RegisterError::Failed(error.to_string()));
+                target.map(TargetMemory::Device)
+            }
+        }
     }
 
     fn begin(&self, reach: &Reach) -> Option<()> {

@@ -1,6 +1,7 @@
 //! What all calls over a network share. Owns: the memory lent to one server process and the rails to it, and for how long a
 //! server counts as one that speaks no frames. Must not know: verbs.
 
+use super::direct::DeviceWay;
 use super::rails::Rails;
 use super::staging::{Staged, StagingRoom};
 use crate::config::FabricConfig;
@@ -12,6 +13,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
+use turnkv_transfer::device::Device;
 use turnkv_transfer::fabric::Engine;
 
 /// The way to one server over a network.
@@ -43,6 +45,8 @@ pub(crate) struct PlaneState {
     pub(crate) why_no_nic: String,
     /// Bytes that a dropped call had lent and that an engine keeps until its rails end.
     pub(crate) quarantined_bytes: usize,
+    /// How the pages of the last call of a device go; none: there was none.
+    pub(crate) device_way: Option<DeviceWay>,
 }
 
 impl FramedPlane {
@@ -51,27 +55,39 @@ impl FramedPlane {
         FramedPlane {
             control: LocalPool::new(Place::Port(port.clone())),
             port,
+            staging: StagingRoom::new(fabric.device_memory),
             fabric,
             domains: Arc::default(),
-            staging: Arc::default(),
             rails: Mutex::default(),
             no_frames_until: Mutex::default(),
             suspected_until: Mutex::default(),
         }
     }
 
-    /// Memory for so many bytes, lent to the server of this connection, with rails to reach it by.
+    /// Memory of this host for so many bytes, lent to the server of this connection, with rails to reach it by.
     pub(crate) async fn stage(&self, lent: &mut Lent, bytes: usize, deadline: Deadline) -> Result<Staged> {
+        self.stage_for(None, lent, bytes, deadline).await
+    }
+
+    /// The same for a call of a device: that device's memory, where NICs reach it.
+    pub(crate) async fn stage_for(
+        &self,
+        device: Option<&Device>,
+        lent: &mut Lent,
+        bytes: usize,
+        deadline: Deadline,
+    ) -> Result<Staged> {
         let rails = self.rails_to(&lent.server());
         for domain in self.staging.overfull() {
             rails.renew(domain);
         }
         rails.prepare(&self.port, lent, bytes, deadline).await?;
-        self.staging.lend(&rails.reaches(), bytes, deadline).await
+        self.staging.lend(device, &rails.reaches(), bytes, deadline).await
     }
 
     /// A call came back otherwise than it should: a rail may be gone that this end still has.
     pub(crate) fn doubt(&self) {
+        self.staging.doubt();
         if let Some(rails) = &*self.rails.lock() {
             rails.doubt();
         }
@@ -95,14 +111,15 @@ impl FramedPlane {
 
     /// What is known of the rails.
     pub(crate) fn state(&self) -> PlaneState {
-        let quarantined_bytes = self.staging.quarantined_bytes();
-        let rails = self.rails.lock().clone();
-        rails.map_or(PlaneState { quarantined_bytes, ..PlaneState::default() }, |rails| PlaneState {
+        let (quarantined_bytes, device_way) = (self.staging.quarantined_bytes(), self.staging.device_way());
+        let without = PlaneState { quarantined_bytes, device_way, ..PlaneState::default() };
+        let Some(rails) = self.rails.lock().clone() else { return without };
+        PlaneState {
             rails: rails.count(),
             fabric: rails.fastest(),
             why_no_nic: rails.why_no_nic(),
-            quarantined_bytes,
-        })
+            ..without
+        }
     }
 
     /// Whether the server was found to speak no frames a short while ago.

@@ -6,28 +6,37 @@
 //!                         \----the call was dropped: taken back, nothing touches it any more---> at rest
 //!                                                   \---not surely: quarantined until the rails end---> gone
 //! ```
-//! Where registering takes long, memory that a domain does not know yet is registered behind the call, which goes by another.
+//! Where registering takes long, memory that a domain does not know yet is registered behind the call, which goes by another. For a
+//! call of a device it is memory of that device where all NICs take it (`direct`), else memory of this host.
 
+use super::direct::{DeviceWay, DirectMemory};
 pub(super) use super::memory::Reach;
 use super::memory::{Knows, Memory};
+use crate::config::DeviceMemoryChoice;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
-    QUARANTINED_BYTES_MAX, STAGING_BYTES_MAX, STAGING_BYTES_STEP, STAGING_KEPT_BYTES_MAX, STAGING_KEPT_MAX,
+    DEVICE_MEMORY_WAIT, QUARANTINED_BYTES_MAX, STAGING_BYTES_MAX, STAGING_BYTES_STEP, STAGING_KEPT_BYTES_MAX,
+    STAGING_KEPT_MAX,
 };
 use parking_lot::Mutex;
+use std::any::Any;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use turnkv_proto::wire;
+use turnkv_transfer::Slot;
+use turnkv_transfer::device::{Device, PageSlot};
 use turnkv_transfer::fabric::RegionKey;
-use turnkv_transfer::{Region, Slot};
+use turnkv_transfer::limits::EXPORT_STEP_BYTES;
 
 /// What all calls of a client may lend together.
 #[derive(Debug)]
 pub(super) struct StagingRoom {
     room: Arc<Semaphore>,
     state: Mutex<StagingState>,
+    direct: Arc<DirectMemory>,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +52,7 @@ struct StagingState {
 /// Memory that stays with an engine. Its room is free when it is.
 #[derive(Debug)]
 struct Quarantine {
-    region: Weak<Region>,
+    owners: Weak<dyn Any + Send + Sync>,
     bytes: usize,
     domains: Vec<u32>,
     /// None: it was at rest, where it takes none.
@@ -63,6 +72,8 @@ pub(crate) struct Staged {
     room: Option<Arc<OwnedSemaphorePermit>>,
     /// One owner, and one more for each [`StagedUse`].
     users: Arc<()>,
+    /// It is memory of a device.
+    direct: Option<Arc<()>>,
 }
 
 /// Lent memory that a device writes to, beside the call. It is lent to no other call before all of these are gone.
@@ -73,17 +84,18 @@ pub(crate) struct StagedUse {
     _user: Arc<()>,
 }
 
-impl Default for StagingRoom {
-    fn default() -> StagingRoom {
-        let room = Arc::new(Semaphore::new(STAGING_BYTES_MAX / STAGING_BYTES_STEP));
-        StagingRoom { room, state: Mutex::default() }
-    }
-}
-
 impl StagingRoom {
-    /// Lends so many bytes by these domains, once there is room for them. More than may ever be lent are refused at once.
+    /// Nothing is lent yet.
+    pub(super) fn new(choice: DeviceMemoryChoice) -> Arc<StagingRoom> {
+        let room = Arc::new(Semaphore::new(STAGING_BYTES_MAX / STAGING_BYTES_STEP));
+        Arc::new(StagingRoom { room, state: Mutex::default(), direct: DirectMemory::new(choice) })
+    }
+
+    /// Lends so many bytes by these domains, once there is room for them: to a device's call its own memory, where that can be. More
+    /// than may ever be lent are refused at once.
     pub(super) async fn lend(
         self: &Arc<Self>,
+        device: Option<&Device>,
         reaches: &[Reach],
         bytes: usize,
         deadline: Deadline,
@@ -92,19 +104,21 @@ impl StagingRoom {
             return Err(too_large(bytes));
         }
         self.prune();
-        let steps = bytes.div_ceil(STAGING_BYTES_STEP).max(1);
+        let least = if device.is_some() { EXPORT_STEP_BYTES / STAGING_BYTES_STEP } else { 1 };
         // Few sizes: what is at rest fits again.
-        let steps = steps.next_power_of_two();
+        let steps = bytes.div_ceil(STAGING_BYTES_STEP).max(least).next_power_of_two();
         let room = Arc::clone(&self.room).acquire_many_owned(steps as u32);
         let room = deadline.bound(room).await.map_err(|_| crowded())?;
         let mut room = room.map_err(|_| Error::unavailable("the client is closing"))?;
-        let memory = match self.take(bytes, reaches, &mut room) {
-            Some(memory) => memory,
-            None => {
-                let made = Memory::create(steps * STAGING_BYTES_STEP);
-                let failed = |error| Error::new(ErrorKind::Internal, format!("staging memory: {error}"));
-                Arc::new(made.map_err(failed)?)
-            }
+        let size = steps * STAGING_BYTES_STEP;
+        let direct = match device {
+            Some(device) => self.take_direct(device, reaches, bytes..size, &mut room, deadline).await,
+            None => None,
+        };
+        let is_direct = direct.is_some();
+        let (memory, reaches) = match direct {
+            Some(direct) => direct,
+            None => (self.take_host(bytes..size, reaches, &mut room)?, reaches.to_vec()),
         };
         let mut staged = Staged {
             memory: Some(Arc::clone(&memory)),
@@ -114,11 +128,102 @@ impl StagingRoom {
             answered: true,
             room: Some(Arc::new(room)),
             users: Arc::default(),
+            direct: is_direct.then(|| self.direct.lend()),
         };
-        staged.keys = keys(&memory, reaches, deadline).await?;
+        staged.keys = keys(&memory, &reaches, deadline).await?;
         staged.answered = false;
         self.state.lock().slow.extend(reaches.iter().filter(|reach| reach.is_slow).map(|reach| reach.number));
         Ok(staged)
+    }
+
+    /// A call came back otherwise than it should.
+    pub(super) fn doubt(&self) {
+        self.direct.doubt();
+    }
+
+    /// How pages of a device went last.
+    pub(super) fn device_way(&self) -> Option<DeviceWay> {
+        self.direct.last()
+    }
+
+    /// Memory of this host: at least `sizes.start` bytes of what is at rest, or `sizes.end` that are new.
+    fn take_host(
+        &self,
+        sizes: Range<usize>,
+        reaches: &[Reach],
+        room: &mut OwnedSemaphorePermit,
+    ) -> Result<Arc<Memory>> {
+        if let Some(memory) = self.take(None, sizes.start, reaches, room) {
+            return Ok(memory);
+        }
+        let failed = |error| Error::new(ErrorKind::Internal, format!("staging memory: {error}"));
+        Ok(Arc::new(Memory::create(sizes.end).map_err(failed)?))
+    }
+
+    /// The same of a device, and the NICs that know it; none: host memory is lent to this call, and it is told why.
+    async fn take_direct(
+        self: &Arc<Self>,
+        device: &Device,
+        reaches: &[Reach],
+        sizes: Range<usize>,
+        room: &mut OwnedSemaphorePermit,
+        deadline: Deadline,
+    ) -> Option<(Arc<Memory>, Vec<Reach>)> {
+        let nics = match self.direct.admit(device, reaches) {
+            Ok(nics) => nics,
+            Err(why) => {
+                self.direct.note(DeviceWay::ThroughHost(why));
+                return None;
+            }
+        };
+        let rest = self.take(Some(device), sizes.start, &nics, room);
+        let is_known =
+            |memory: &Arc<Memory>| nics.iter().all(|nic| matches!(memory.knows(nic), Knows::Key(_)));
+        let taken = match rest {
+            Some(memory) if is_known(&memory) => Some(memory),
+            rest => self.make_direct(device, &nics, rest, sizes.end, deadline).await,
+        };
+        match taken {
+            Some(memory) => {
+                self.direct.note(DeviceWay::Direct);
+                Some((memory, nics))
+            }
+            None => {
+                let why = self.direct.admit(device, reaches).err();
+                let why =
+                    why.unwrap_or_else(|| "memory of the device is being made known to NICs".to_owned());
+                self.direct.note(DeviceWay::ThroughHost(why));
+                None
+            }
+        }
+    }
+
+    /// Makes memory of a device known to NICs beside the call, which waits for it a short while: drivers take their time where an
+    /// engine is at work.
+    async fn make_direct(
+        self: &Arc<Self>,
+        device: &Device,
+        nics: &[Reach],
+        rest: Option<Arc<Memory>>,
+        bytes: usize,
+        deadline: Deadline,
+    ) -> Option<Arc<Memory>> {
+        let Some(making) = self.direct.begin_making() else {
+            if let Some(memory) = rest {
+                self.give_back(memory, None);
+            }
+            return None;
+        };
+        let (tell, told) = oneshot::channel();
+        let (staging, device, nics) = (Arc::clone(self), device.clone(), nics.to_vec());
+        tokio::task::spawn_blocking(move || {
+            let made = staging.direct.make(&device, &nics, rest, bytes);
+            drop(making);
+            if let Err(Some(memory)) = tell.send(made) {
+                staging.give_back(memory, None);
+            }
+        });
+        deadline.within(DEVICE_MEMORY_WAIT).bound(told).await.ok()?.ok()?
     }
 
     /// Domains that keep so much memory that was taken back that their rails are better ended.
@@ -140,20 +245,35 @@ impl StagingRoom {
 
     fn prune(&self) {
         let free: Vec<Quarantine> =
-            self.state.lock().quarantined.extract_if(.., |kept| kept.region.strong_count() == 0).collect();
+            self.state.lock().quarantined.extract_if(.., |kept| kept.owners.strong_count() == 0).collect();
         drop(free);
+        // What a device had is of use to nobody without it.
+        let orphans: Vec<Arc<Memory>> =
+            self.state.lock().rest.extract_if(.., |memory| memory.is_orphan()).collect();
+        for memory in orphans {
+            let domains = self.state.lock().slow.iter().copied().collect();
+            self.forget(&memory, domains, None);
+        }
     }
 
-    /// The smallest memory at rest that is large enough, known to most of these domains, if there is room for all of it.
-    fn take(&self, bytes: usize, reaches: &[Reach], room: &mut OwnedSemaphorePermit) -> Option<Arc<Memory>> {
+    /// The smallest memory at rest, of this device or of the host, that is large enough, known to most of these domains, if there is
+    /// room for all of it.
+    fn take(
+        &self,
+        device: Option<&Device>,
+        bytes: usize,
+        reaches: &[Reach],
+        room: &mut OwnedSemaphorePermit,
+    ) -> Option<Arc<Memory>> {
         let rest = &mut self.state.lock().rest;
-        let fits = rest.iter().enumerate().filter(|(_, memory)| memory.region().len() >= bytes);
+        let fits = |memory: &Memory| memory.is_of(device) && memory.len() >= bytes;
+        let fits = rest.iter().enumerate().filter(|(_, memory)| fits(memory));
         let strangers = |memory: &Memory| {
             reaches.iter().filter(|reach| !matches!(memory.knows(reach), Knows::Key(_))).count()
         };
-        let best = fits.min_by_key(|(_, memory)| (memory.region().len(), strangers(memory)));
+        let best = fits.min_by_key(|(_, memory)| (memory.len(), strangers(memory)));
         let (at, memory) = best?;
-        let more = (memory.region().len() / STAGING_BYTES_STEP).saturating_sub(room.num_permits());
+        let more = (memory.len() / STAGING_BYTES_STEP).saturating_sub(room.num_permits());
         if more > 0 {
             room.merge(Arc::clone(&self.room).try_acquire_many_owned(more as u32).ok()?);
         }
@@ -165,7 +285,7 @@ impl StagingRoom {
         let mut state = self.state.lock();
         let domains: Vec<u32> = state.slow.iter().copied().collect();
         let bytes_max = state.rest_bytes_max(&memory);
-        if memory.region().len() > bytes_max {
+        if memory.len() > bytes_max {
             drop(state);
             return self.forget(&memory, domains, room);
         }
@@ -188,14 +308,14 @@ impl StagingRoom {
     }
 
     fn quarantine(&self, memory: &Memory, domains: Vec<u32>, room: Option<Arc<OwnedSemaphorePermit>>) {
-        let (region, bytes) = (Arc::downgrade(memory.region()), memory.region().len());
-        self.state.lock().quarantined.push(Quarantine { region, bytes, domains, _room: room });
+        let (owners, bytes) = (memory.owners(), memory.len());
+        self.state.lock().quarantined.push(Quarantine { owners, bytes, domains, _room: room });
     }
 }
 
 impl StagingState {
     fn rest_bytes(&self) -> usize {
-        self.rest.iter().map(|memory| memory.region().len()).sum()
+        self.rest.iter().map(|memory| memory.len()).sum()
     }
 
     /// Bytes that may be at rest, this memory with them.
@@ -247,10 +367,23 @@ impl Staged {
         wire::RemoteRegion { keys: self.keys.iter().map(key).collect(), bytes }
     }
 
-    /// A part of it.
+    /// A part of it, for a CPU: of memory of this host.
     pub(crate) fn slot(&self, offset: usize, bytes: usize) -> Result<Slot> {
-        let slot = self.memory.as_ref().and_then(|memory| memory.region().slot(offset, bytes));
+        match self.page(offset, bytes)? {
+            PageSlot::Host(slot) => Ok(slot),
+            PageSlot::Device(_) => Err(Error::invalid("no CPU can look at a page in a device's memory")),
+        }
+    }
+
+    /// A part of it, wherever it is.
+    pub(crate) fn page(&self, offset: usize, bytes: usize) -> Result<PageSlot> {
+        let slot = self.memory.as_ref().and_then(|memory| memory.slot(offset, bytes));
         slot.ok_or_else(|| Error::invalid("a page outside of the memory for it"))
+    }
+
+    /// Whether it is memory of a device, which only NICs reach.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.is_some()
     }
 
     /// The call that it was lent for was answered: the server does nothing with it any more.

@@ -1,6 +1,8 @@
 //! NICs and rails for the tests: played, so that they take their time, keep memory, refuse, and end when they are told to.
 
 use parking_lot::Mutex;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,6 +21,41 @@ pub(super) struct PlayedNic {
     pub(super) keeps: AtomicBool,
     pub(super) refuses: AtomicBool,
     pub(super) offers: AtomicBool,
+    /// It has no dma-bufs.
+    pub(super) refuses_devices: AtomicBool,
+    /// How often it was asked to know memory of a device.
+    pub(super) asked_devices: AtomicU64,
+}
+
+impl PlayedNic {
+    fn is_device(memory: &TargetMemory) -> bool {
+        matches!(memory, TargetMemory::Device(_))
+    }
+
+    /// How much memory of devices it knows.
+    pub(super) fn lent_devices(&self) -> usize {
+        self.lent.lock().iter().filter(|(_, memory)| Self::is_device(memory)).count()
+    }
+
+    /// What a server reads by it, of the device's memory with this key.
+    pub(super) fn read(&self, key: u64, offset: usize, bytes: usize) -> Vec<u8> {
+        let mut read = vec![0; bytes];
+        self.device(key).read_exact_at(&mut read, offset as u64).unwrap();
+        read
+    }
+
+    /// A server writes.
+    pub(super) fn write(&self, key: u64, offset: usize, bytes: &[u8]) {
+        self.device(key).write_all_at(bytes, offset as u64).unwrap();
+    }
+
+    fn device(&self, key: u64) -> File {
+        let lent = self.lent.lock();
+        match lent.iter().find(|(known, _)| *known == key) {
+            Some((_, TargetMemory::Device(memory))) => File::from(memory.dma_buf.try_clone().unwrap()),
+            other => panic!("no device's memory has key {key}: {other:?}"),
+        }
+    }
 }
 
 impl Domain for PlayedNic {
@@ -26,6 +63,12 @@ impl Domain for PlayedNic {
         std::thread::sleep(Duration::from_millis(self.takes_ms));
         if self.refuses.load(Ordering::Relaxed) {
             return Err(RegisterError::Failed("locked memory".to_owned()));
+        }
+        if Self::is_device(&memory) {
+            self.asked_devices.fetch_add(1, Ordering::Relaxed);
+            if self.refuses_devices.load(Ordering::Relaxed) {
+                return Err(RegisterError::Unsupported);
+            }
         }
         let (key, bytes) = (self.next.fetch_add(1, Ordering::Relaxed), memory.bytes());
         self.lent.lock().push((key, memory));

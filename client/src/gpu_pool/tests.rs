@@ -53,13 +53,13 @@ impl Rig {
     async fn write(&self, plan: &DevicePlan, bytes: &[u8]) {
         let slot = self.window.slot(0, PAGE).unwrap();
         slot.claim().unwrap().fill(bytes);
-        let page = vec![SlotPage { slot, plan: plan.clone() }];
+        let page = vec![SlotPage { slot: slot.into(), plan: plan.clone() }];
         self.device.drain(page, None, 0, false).unwrap().landed().await.unwrap();
     }
 
     async fn read(&self, plan: &DevicePlan) -> Vec<u8> {
         let slot = self.window.slot(0, PAGE).unwrap();
-        let page = vec![SlotPage { slot: slot.clone(), plan: plan.clone() }];
+        let page = vec![SlotPage { slot: slot.clone().into(), plan: plan.clone() }];
         self.device.fill(page, None).unwrap().landed().await.unwrap();
         slot.page().to_vec()
     }

@@ -16,15 +16,14 @@ use crate::namespace::Namespace;
 use std::future::Future;
 use std::ops::Range;
 use turnkv_proto::BlockHash;
-use turnkv_transfer::Slot;
-use turnkv_transfer::device::{Device, DevicePlan, Mark, SlotPage, Stream};
+use turnkv_transfer::device::{Device, DevicePlan, Mark, PageSlot, SlotPage, Stream};
 
 impl Namespace {
     /// Offloads pages from device memory, in prefix order. What the engine's stream `after` was given before
     /// this call is done before any of it is read; nobody's thread waits for that. The pages' memory must
     /// stay as it is until the returned future ends, or its copies have ended after it was dropped: plans
-    /// with an owner keep that for as long. Pages go into shared memory with a pool on this host, and over data rails, through host
-    /// memory that the device fills, to one on another host.
+    /// with an owner keep that for as long. Pages go into shared memory with a pool on this host, and over data rails to one on another
+    /// host: out of memory that the device fills, its own where NICs read that by dma-buf, else this host's.
     pub fn offload_device<'a>(
         &'a self,
         device: &'a Device,
@@ -89,7 +88,7 @@ impl Fill for DevicePages<'_> {
         let mut pages = Vec::with_capacity(grants.len());
         for number in 0..grants.len() {
             let (position, slot) = grants.slot(number, &lent).await?;
-            pages.push(SlotPage { slot, plan: self.pages[position].clone() });
+            pages.push(SlotPage { slot: slot.into(), plan: self.pages[position].clone() });
         }
         let flight = self.device.fill(pages, self.after)?;
         let (lent, landed) = Filling::new(flight, lent).landed(grants.deadline()).await?;
@@ -100,10 +99,14 @@ impl Fill for DevicePages<'_> {
 impl Stage for DevicePages<'_> {
     const PIECE_BYTES_MAX: u64 = DEVICE_PIECE_BYTES_MAX;
 
+    fn device(&self) -> Option<&Device> {
+        Some(self.device)
+    }
+
     async fn stage(
         &self,
         first: usize,
-        slots: Vec<Slot>,
+        slots: Vec<PageSlot>,
         memory: &Staged,
         deadline: Deadline,
     ) -> Result<Vec<u64>> {

@@ -19,7 +19,7 @@ use std::future::Future;
 use std::ops::Range;
 use turnkv_proto::limits::CARRIED_BYTES_MAX;
 use turnkv_proto::wire::{self, Verb};
-use turnkv_transfer::Slot;
+use turnkv_transfer::device::{Device, PageSlot};
 
 /// What the server is asked to take at a time: the pages of one call, and where they are lent.
 struct Piece {
@@ -32,12 +32,17 @@ pub(crate) trait Stage: Sync {
     /// Bytes of pages that are put there, and sent, at a time.
     const PIECE_BYTES_MAX: u64;
 
+    /// The device that they are on, if any.
+    fn device(&self) -> Option<&Device> {
+        None
+    }
+
     /// Fills these parts of lent memory with the positions from `first` on; gives their checksums, in order. However this ends, the memory
     /// is lent to no other call while anything writes to it.
     fn stage(
         &self,
         first: usize,
-        slots: Vec<Slot>,
+        slots: Vec<PageSlot>,
         memory: &Staged,
         deadline: Deadline,
     ) -> impl Future<Output = Result<Vec<u64>>> + Send;
@@ -49,12 +54,15 @@ impl Stage for [PageSource<'_>] {
     async fn stage(
         &self,
         first: usize,
-        slots: Vec<Slot>,
+        slots: Vec<PageSlot>,
         _memory: &Staged,
         deadline: Deadline,
     ) -> Result<Vec<u64>> {
         let (mut checksums, mut copied) = (Vec::with_capacity(slots.len()), 0);
         for (source, slot) in self[first..].iter().zip(&slots) {
+            let PageSlot::Host(slot) = slot else {
+                return Err(Error::invalid("no CPU can fill a page in a device's memory"));
+            };
             checksums.push(source.fill(slot)?);
             copied += slot.len();
             if copied >= YIELD_BYTES {
@@ -99,9 +107,12 @@ impl Namespace {
         let staged = if positions == 0 {
             None
         } else {
-            Some(plane.stage(&mut lent, positions * self.page_bytes(), window.deadline).await?)
+            let bytes = positions * self.page_bytes();
+            Some(plane.stage_for(sources.device(), &mut lent, bytes, window.deadline).await?)
         };
-        let carried = positions * self.page_bytes() <= CARRIED_BYTES_MAX as usize && plane.has_no_nic();
+        let is_direct = staged.as_ref().is_some_and(Staged::is_direct);
+        let carried =
+            !is_direct && positions * self.page_bytes() <= CARRIED_BYTES_MAX as usize && plane.has_no_nic();
         let wanted = Wanted { window, sources, present, step, staged, carried };
         let done = self.offload_pieces(plane, &mut lent, &wanted).await;
         if let Some(staged) = wanted.staged
@@ -189,8 +200,8 @@ impl Namespace {
         let half = (from - wanted.present) / wanted.step % 2 * moved.positions(wanted.step);
         let offsets = (half..).take(moved.positions(pages.end) - first).map(|number| number * page_bytes);
         let offsets: Vec<usize> = offsets.collect();
-        let slots: Result<Vec<Slot>> =
-            offsets.iter().map(|offset| staged.slot(*offset, page_bytes)).collect();
+        let slots: Result<Vec<PageSlot>> =
+            offsets.iter().map(|offset| staged.page(*offset, page_bytes)).collect();
         let checksums = wanted.sources.stage(first, slots?, staged, window.deadline).await?;
         let page = |(number, (offset, checksum)): (usize, (usize, u64))| {
             let carried = match wanted.carried {

@@ -36,8 +36,9 @@ impl Namespace {
     /// by the deadline, after it. Dropped before it is ready, it writes no more than what had begun: the
     /// pages' memory must not be used for anything else before that has ended, which the owners of their
     /// plans see. Where there are more pages than this engine may lease at once, it is not ready before the
-    /// first of them have landed. Pages come out of shared memory of a pool on this host, and over data rails,
-    /// through host memory, from one on another host.
+    /// first of them have landed. Pages come out of shared memory of a pool on this host, and over data rails from
+    /// one on another host: into memory that the device drains, its own where NICs write that by dma-buf, else
+    /// this host's.
     pub fn reload_device<'a>(
         &'a self,
         device: &'a Device,
@@ -210,11 +211,13 @@ impl Landing<'_> {
         window: &ReloadWindow,
         range: Range<usize>,
     ) -> Result<Leasing> {
-        let pages = self.pages;
+        let (device, pages) = (self.device, self.pages);
         let leasing = async {
             match way {
                 Way::Shm(lent) => lease(namespace, lent, window, &pages[range]).await,
-                Way::Framed(plane, lent) => bring(namespace, plane, lent, window, &pages[range]).await,
+                Way::Framed(plane, lent) => {
+                    bring(namespace, plane, lent, window, (device, &pages[range])).await
+                }
                 Way::Inline => Err(no_frames()),
             }
         };
@@ -274,7 +277,7 @@ async fn lease(
     let miss = loop {
         match pages.next(namespace, window).await? {
             Next::Page { position, slot, checksum, tier, .. } => {
-                slots.push(SlotPage { slot, plan: plans[position as usize].clone() });
+                slots.push(SlotPage { slot: slot.into(), plan: plans[position as usize].clone() });
                 found.push((checksum, tier));
             }
             Next::Miss(cause) => break Some(cause),
@@ -285,16 +288,17 @@ async fn lease(
     Ok(Leasing::of_whole(window, slots, found, memory, miss)) // its connection is free for the next window
 }
 
-/// Asks a server on another host for a window's pages, and takes in what it wrote of them into lent memory.
+/// Asks a server on another host for a window's pages, and takes in what it wrote of them into memory lent for this device.
 async fn bring(
     namespace: &Namespace,
     plane: Arc<FramedPlane>,
     mut lent: Lent,
     window: &ReloadWindow,
-    plans: &[DevicePlan],
+    (device, plans): (&Device, &[DevicePlan]),
 ) -> Result<Leasing> {
     let page_bytes = namespace.page_bytes();
-    let staged = plane.stage(&mut lent, window.positions() * page_bytes, window.deadline).await?;
+    let bytes = window.positions() * page_bytes;
+    let staged = plane.stage_for(Some(device), &mut lent, bytes, window.deadline).await?;
     let (mut found, mut slots, mut miss) = (Vec::new(), Vec::new(), None);
     let came = async {
         let mut incoming = Incoming::ask(
@@ -307,7 +311,7 @@ async fn bring(
         while let Some((position, page)) = incoming.next().await? {
             match page {
                 Ok(page) => {
-                    let slot = staged.slot(position * page_bytes, page_bytes)?;
+                    let slot = staged.page(position * page_bytes, page_bytes)?;
                     slots.push(SlotPage { slot, plan: plans[position].clone() });
                     found.push((page.checksum, tier(page.tier)));
                 }

@@ -26,7 +26,7 @@ mod register;
 mod staging;
 mod stats;
 
-pub use buffer::DeviceBuffer;
+pub use buffer::{DeviceBuffer, DeviceSlot, ExportedBuffer};
 pub use choose::CopyChoice;
 pub use cuda::CudaDriver;
 pub use driver::{
@@ -34,7 +34,7 @@ pub use driver::{
     PagePieces, Piece, Priority, Stream,
 };
 pub use flight::{Afterwards, Flight, Landed, Mark};
-pub use handle::{Device, SlotPage};
+pub use handle::{Device, PageSlot, SlotPage, WeakDevice};
 pub use host::{HostControl, HostOptions};
 pub use options::DeviceOptions;
 pub use plan::{DevicePlan, DeviceView};

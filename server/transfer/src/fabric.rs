@@ -31,7 +31,7 @@ pub use contract::{
     Answer, Domain, Engine, Initiator, NicReport, OpenError, Quarantined, RailAddress, RailAnswers,
     RailOffer, RailOffers, RegisterError, Target,
 };
-pub use memory::{Access, HostMemory, TargetMemory};
+pub use memory::{Access, DeviceOwner, DeviceTarget, HostMemory, TargetMemory};
 pub use operation::{
     Cause, Completed, Direction, Op, Operation, Outcome, RegionKey, RemoteSpan, Unposted, WhyUnposted,
 };

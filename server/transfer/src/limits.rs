@@ -128,6 +128,8 @@ pub const STAGING_BYTES_USUAL: usize = 64 << 20;
 pub const STAGING_BYTES_MIN: usize = 1 << 20;
 /// Bytes that are staged as one piece, where the ring is large enough for several.
 pub const STAGED_PIECE_BYTES_MAX: usize = 4 << 20;
+/// Device memory that NICs are told of comes in multiples of this: the driver maps it so, and its ends are pages of any host.
+pub const EXPORT_STEP_BYTES: usize = 2 << 20;
 /// Pieces of a ring of pinned memory begin at multiples of this.
 pub const RING_ALIGN: usize = 256;
 /// Copies that may wait for a lane, and marks that may be watched.

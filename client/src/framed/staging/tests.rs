@@ -3,6 +3,7 @@
 use super::super::memory::{Knows, Memory, Reach};
 use super::super::tests::PlayedNic;
 use super::{Staged, StagingRoom};
+use crate::config::DeviceMemoryChoice;
 use crate::deadline::Deadline;
 use crate::error::ErrorKind;
 use crate::limits::{
@@ -30,7 +31,7 @@ fn nic(takes_ms: u64, keeps: bool) -> (Arc<PlayedNic>, Reach) {
 }
 
 async fn lend(room: &Arc<StagingRoom>, reaches: &[Reach], bytes: usize) -> Staged {
-    room.lend(reaches, bytes, Deadline::after(Duration::from_secs(5))).await.unwrap()
+    room.lend(None, reaches, bytes, Deadline::after(Duration::from_secs(5))).await.unwrap()
 }
 
 fn domains(staged: &Staged) -> Vec<u32> {
@@ -39,7 +40,7 @@ fn domains(staged: &Staged) -> Vec<u32> {
 
 #[tokio::test]
 async fn an_answered_call_leaves_memory_lent_and_a_dropped_one_takes_it_back() {
-    let (room, (domain, reach)) = (Arc::new(StagingRoom::default()), framed());
+    let (room, (domain, reach)) = (StagingRoom::new(DeviceMemoryChoice::Auto), framed());
     let reaches = [reach];
     let first = lend(&room, &reaches, 100).await;
     let region = first.region();
@@ -58,7 +59,7 @@ async fn an_answered_call_leaves_memory_lent_and_a_dropped_one_takes_it_back() {
 
 #[tokio::test]
 async fn another_server_knows_nothing_of_it_and_too_much_is_not_kept() {
-    let room = Arc::new(StagingRoom::default());
+    let room = StagingRoom::new(DeviceMemoryChoice::Auto);
     let (one, first) = framed();
     lend(&room, std::slice::from_ref(&first), 1).await.answered();
     let other = FramedDomain::new();
@@ -66,7 +67,7 @@ async fn another_server_knows_nothing_of_it_and_too_much_is_not_kept() {
     assert_eq!((one.registrations(), other.registrations()), (1, 1), "what is at rest is known to both");
     let large = lend(&room, std::slice::from_ref(&first), STAGING_KEPT_BYTES_MAX + 1).await;
     let soon = Deadline::after(Duration::from_millis(20));
-    assert!(room.lend(&[first], STAGING_BYTES_MAX, soon).await.is_err(), "no room beside it");
+    assert!(room.lend(None, &[first], STAGING_BYTES_MAX, soon).await.is_err(), "no room beside it");
     large.answered();
     assert_eq!(one.registrations(), 1, "the large one is not kept");
     let small = lend(&room, &[Reach::framed(FRAMED, &one)], 1).await;
@@ -75,7 +76,7 @@ async fn another_server_knows_nothing_of_it_and_too_much_is_not_kept() {
 
 #[tokio::test]
 async fn what_a_device_has_pinned_is_kept_and_what_it_still_fills_is_lent_to_nobody() {
-    let (room, (domain, reach)) = (Arc::new(StagingRoom::default()), framed());
+    let (room, (domain, reach)) = (StagingRoom::new(DeviceMemoryChoice::Auto), framed());
     let reaches = [reach];
     let large = lend(&room, &reaches, STAGING_KEPT_BYTES_MAX + 1).await;
     let region = large.region();
@@ -86,19 +87,19 @@ async fn what_a_device_has_pinned_is_kept_and_what_it_still_fills_is_lent_to_nob
     let filling = again.begin_use();
     again.answered();
     let soon = || Deadline::after(Duration::from_millis(20));
-    assert!(room.lend(&reaches, 1, soon()).await.is_err(), "its room is taken for as long");
+    assert!(room.lend(None, &reaches, 1, soon()).await.is_err(), "its room is taken for as long");
     drop(filling);
     assert_ne!(lend(&room, &reaches, STAGING_KEPT_BYTES_MAX + 1).await.region(), region);
 }
 
 #[tokio::test]
 async fn what_is_more_than_may_ever_be_lent_is_refused_at_once_and_says_what_to_do() {
-    let (room, (domain, reach)) = (Arc::new(StagingRoom::default()), framed());
+    let (room, (domain, reach)) = (StagingRoom::new(DeviceMemoryChoice::Auto), framed());
     let reaches = [reach];
     // Though all of the room is lent, and nobody gives any back.
     let _all = lend(&room, &reaches, STAGING_BYTES_MAX).await;
     let late = Deadline::after(Duration::from_secs(60));
-    let refused = room.lend(&reaches, STAGING_BYTES_MAX + 1, late).await.unwrap_err();
+    let refused = room.lend(None, &reaches, STAGING_BYTES_MAX + 1, late).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Invalid);
     assert!(refused.message.contains("move fewer shards of it in one call"), "{refused}");
     assert_eq!(domain.registrations(), 1);
@@ -106,7 +107,7 @@ async fn what_is_more_than_may_ever_be_lent_is_refused_at_once_and_says_what_to_
 
 #[tokio::test]
 async fn a_call_goes_otherwise_while_a_nic_gets_to_know_the_memory() {
-    let room = Arc::new(StagingRoom::default());
+    let room = StagingRoom::new(DeviceMemoryChoice::Auto);
     let ((_domain, fast), (played, slow)) = (framed(), nic(50, false));
     let reaches = [slow, fast];
     let first = lend(&room, &reaches, 1).await;
@@ -133,28 +134,28 @@ async fn a_call_goes_otherwise_while_a_nic_gets_to_know_the_memory() {
 
 #[tokio::test]
 async fn without_another_way_a_call_waits_for_the_nic() {
-    let (room, (_played, slow)) = (Arc::new(StagingRoom::default()), nic(20, false));
+    let (room, (_played, slow)) = (StagingRoom::new(DeviceMemoryChoice::Auto), nic(20, false));
     let only = lend(&room, &[slow], 1).await;
     assert_eq!(domains(&only), [NIC]);
 }
 
 #[tokio::test]
 async fn memory_that_a_nic_refused_or_does_not_know_yet_is_not_in_the_way_of_the_next_call() {
-    let (room, (played, slow)) = (Arc::new(StagingRoom::default()), nic(30, false));
+    let (room, (played, slow)) = (StagingRoom::new(DeviceMemoryChoice::Auto), nic(30, false));
     let reaches = [slow];
     played.refuses.store(true, Ordering::Relaxed);
     let soon = Deadline::after(Duration::from_secs(5));
-    assert!(room.lend(&reaches, 1, soon).await.is_err(), "nobody knows the memory");
+    assert!(room.lend(None, &reaches, 1, soon).await.is_err(), "nobody knows the memory");
     played.refuses.store(false, Ordering::Relaxed);
     let too_soon = Deadline::after(Duration::from_millis(5));
-    assert!(room.lend(&reaches, 1, too_soon).await.is_err(), "it takes longer");
+    assert!(room.lend(None, &reaches, 1, too_soon).await.is_err(), "it takes longer");
     assert_eq!(domains(&lend(&room, &reaches, 1).await), [NIC]);
 }
 
 /// Large calls after many small ones at once: their memory is kept, or a NIC would never know it.
 #[tokio::test]
 async fn what_is_used_now_is_kept_in_place_of_what_was_used_once() {
-    let (room, (domain, fast)) = (Arc::new(StagingRoom::default()), framed());
+    let (room, (domain, fast)) = (StagingRoom::new(DeviceMemoryChoice::Auto), framed());
     let reaches = [fast];
     let mut small = Vec::new();
     for _ in 0..STAGING_KEPT_MAX {
@@ -171,7 +172,7 @@ async fn what_is_used_now_is_kept_in_place_of_what_was_used_once() {
 /// What an engine keeps counts as lent until it lets go, and a domain that keeps too much is named.
 #[tokio::test]
 async fn what_a_nic_keeps_takes_up_room_until_its_rails_end() {
-    let (room, (played, slow)) = (Arc::new(StagingRoom::default()), nic(0, true));
+    let (room, (played, slow)) = (StagingRoom::new(DeviceMemoryChoice::Auto), nic(0, true));
     let reaches = [slow];
     let half = QUARANTINED_BYTES_MAX / 2;
     drop(lend(&room, &reaches, half).await);
@@ -180,7 +181,7 @@ async fn what_a_nic_keeps_takes_up_room_until_its_rails_end() {
     assert_eq!(room.overfull().into_iter().collect::<Vec<_>>(), [NIC]);
     let soon = Deadline::after(Duration::from_millis(20));
     let all = STAGING_BYTES_MAX;
-    assert!(room.lend(&reaches, all, soon).await.is_err(), "there is no room for as much beside it");
+    assert!(room.lend(None, &reaches, all, soon).await.is_err(), "there is no room for as much beside it");
     played.kept.lock().clear();
     assert_eq!((room.quarantined_bytes(), room.overfull().len()), (0, 0));
     drop(lend(&room, &reaches, all).await);
@@ -189,7 +190,7 @@ async fn what_a_nic_keeps_takes_up_room_until_its_rails_end() {
 /// What was at rest counts with all its bytes, however few of them a call needs.
 #[tokio::test]
 async fn no_more_is_lent_together_than_may_be_whatever_was_at_rest() {
-    let (room, (domain, fast)) = (Arc::new(StagingRoom::default()), framed());
+    let (room, (domain, fast)) = (StagingRoom::new(DeviceMemoryChoice::Auto), framed());
     let (reaches, large) = ([fast], STAGING_KEPT_BYTES_MAX / 2);
     let both = [lend(&room, &reaches, large).await, lend(&room, &reaches, large).await];
     both.into_iter().for_each(Staged::answered);
@@ -199,10 +200,10 @@ async fn no_more_is_lent_together_than_may_be_whatever_was_at_rest() {
         lent.push(lend(&room, &reaches, 1).await);
     }
     let soon = || Deadline::after(Duration::from_millis(5));
-    while let Ok(staged) = room.lend(&reaches, large, soon()).await {
+    while let Ok(staged) = room.lend(None, &reaches, large, soon()).await {
         lent.push(staged);
     }
-    while let Ok(staged) = room.lend(&reaches, 1, soon()).await {
+    while let Ok(staged) = room.lend(None, &reaches, 1, soon()).await {
         lent.push(staged);
         assert!(lent.len() <= STAGING_BYTES_MAX / STAGING_BYTES_STEP, "there is no end of it");
     }
@@ -215,11 +216,11 @@ async fn no_more_is_lent_together_than_may_be_whatever_was_at_rest() {
 
 #[tokio::test]
 async fn sizes_are_few_and_a_page_outside_of_what_is_lent_is_refused() {
-    let (room, (_domain, fast)) = (Arc::new(StagingRoom::default()), framed());
+    let (room, (_domain, fast)) = (StagingRoom::new(DeviceMemoryChoice::Auto), framed());
     let reaches = [fast];
     let step = STAGING_BYTES_STEP;
     for (bytes, lent) in [(0, step), (1, step), (step, step), (step + 1, 2 * step), (5 * step, 8 * step)] {
-        let room = Arc::new(StagingRoom::default());
+        let room = StagingRoom::new(DeviceMemoryChoice::Auto);
         assert_eq!(lend(&room, &reaches, bytes).await.region().bytes, lent as u64, "for {bytes}");
     }
     let staged = lend(&room, &reaches, step).await;

@@ -4,17 +4,20 @@
 //! - `api`: the library's functions, found by name
 //! - `context`: the device's primary context
 //! - `error`: what the library's numbers mean
+//! - `export`: device memory for NICs
 //! - `module`: our kernels
 //! - `registered`: host memory that several devices of this process share
 
 mod api;
 mod context;
 mod error;
+mod export;
 mod module;
 mod registered;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use cudarc::driver::sys;
@@ -23,6 +26,7 @@ use sys::CUdevice_attribute as Attribute;
 use self::api::{Api, CopyBatch};
 use self::context::Context;
 use self::error::NOT_READY;
+use self::export::Exports;
 use self::module::Module;
 use self::registered::OF_PROCESS;
 use crate::device::driver::{
@@ -44,6 +48,7 @@ pub struct CudaDriver {
     same_address: bool,
     /// Major and minor.
     compute: (u32, u32),
+    exports: Exports,
 }
 
 impl CudaDriver {
@@ -88,6 +93,7 @@ impl CudaDriver {
             priorities: stream_priorities(&context)?,
             same_address: same != 0 && mappable != 0,
             compute,
+            exports: Exports::of(api, device)?,
             context,
         })
     }
@@ -201,6 +207,27 @@ unsafe impl Driver for CudaDriver {
             (api.memory_take)(&raw mut address, bytes)
         })?;
         Ok(address)
+    }
+
+    fn allocate_exported(&self, bytes: usize) -> Result<(DeviceAddress, OwnedFd), DeviceError> {
+        self.exports.check()?;
+        let address = self.allocate(bytes)?;
+        let exported =
+            self.context.enter().and_then(|_entered| self.exports.export(self.api(), address, bytes));
+        match exported {
+            Ok(dma_buf) => Ok((address, dma_buf)),
+            Err(error) => {
+                // SAFETY: just allocated, and nobody knows of it. A driver that does not take it back is broken, and says so
+                // the next time.
+                unsafe { self.free(address) }.ok();
+                Err(error)
+            }
+        }
+    }
+
+    fn flush_nic_writes(&self) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        self.exports.flush(self.api())
     }
 
     unsafe fn free(&self, address: DeviceAddress) -> Result<(), DeviceError> {

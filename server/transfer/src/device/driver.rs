@@ -10,6 +10,7 @@
 //! ```
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 
 use thiserror::Error;
 
@@ -197,10 +198,25 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// `NoMemory`: nothing was taken.
     fn allocate(&self, bytes: usize) -> Result<DeviceAddress, DeviceError>;
 
+    /// Takes device memory that NICs can be told of, and the dma-buf that names it. It begins and ends on a page of the
+    /// host; `bytes` are a multiple of [`crate::limits::EXPORT_STEP_BYTES`].
+    ///
+    /// # Errors
+    /// `NoMemory`, or `Unsupported`, which says why not: nothing was taken, memory of the host does instead.
+    fn allocate_exported(&self, bytes: usize) -> Result<(DeviceAddress, OwnedFd), DeviceError>;
+
+    /// Sees to it that work enqueued after this call reads what NICs have written to device memory before it. Waits for
+    /// these writes only. A driver that cannot do it exports no memory.
+    ///
+    /// # Errors
+    /// Nobody can say what such work would read.
+    fn flush_nic_writes(&self) -> Result<(), DeviceError>;
+
     /// Gives device memory back. May wait for the device.
     ///
     /// # Safety
-    /// `address` came from [`Driver::allocate`], is given back once, and no enqueued work uses it.
+    /// `address` came from [`Driver::allocate`] or [`Driver::allocate_exported`], is given back once, and no enqueued work
+    /// uses it.
     ///
     /// # Errors
     /// The device is broken; the memory is gone for good.

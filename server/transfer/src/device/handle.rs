@@ -1,12 +1,12 @@
 //! A device as its user holds it. Owns: opening it, its two lanes, refusing when it is broken. Must not know:
 //! pages' names, leases, who asks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 
 use parking_lot::Mutex;
 
-use crate::device::buffer::DeviceBuffer;
+use crate::device::buffer::{DeviceBuffer, DeviceSlot, ExportedBuffer};
 use crate::device::choose::{CopyChoice, Means, Speeds};
 use crate::device::core::DeviceCore;
 use crate::device::cuda::CudaDriver;
@@ -27,9 +27,33 @@ use crate::slot::Slot;
 #[derive(Clone, Debug)]
 pub struct SlotPage {
     /// The slot; the caller holds a lease on it until the flight is done.
-    pub slot: Slot,
+    pub slot: PageSlot,
     /// The page in device memory.
     pub plan: DevicePlan,
+}
+
+/// Where a slot is.
+#[derive(Clone, Debug)]
+pub enum PageSlot {
+    /// In memory of the host.
+    Host(Slot),
+    /// In memory of the device, which NICs read and write.
+    Device(DeviceSlot),
+}
+
+impl From<Slot> for PageSlot {
+    fn from(slot: Slot) -> Self {
+        Self::Host(slot)
+    }
+}
+
+impl PageSlot {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Host(slot) => slot.len(),
+            Self::Device(slot) => slot.len(),
+        }
+    }
 }
 
 /// A device. Clones are the same device; its threads end, and its memory is given back, when the last one is
@@ -37,6 +61,24 @@ pub struct SlotPage {
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<Inner>,
+}
+
+/// Names a device without keeping it.
+#[derive(Clone, Debug)]
+pub struct WeakDevice(Weak<Inner>);
+
+impl WeakDevice {
+    /// Whether it is this device.
+    #[must_use]
+    pub fn is(&self, device: &Device) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&device.inner))
+    }
+
+    /// Whether nobody has it any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 #[derive(Debug)]
@@ -141,6 +183,31 @@ impl Device {
     /// # Errors
     /// There is not: how much is free. Nothing was taken.
     pub fn allocate(&self, bytes: usize) -> Result<Arc<DeviceBuffer>, DeviceError> {
+        self.check_room(bytes)?;
+        DeviceBuffer::new(&self.inner.core, bytes)
+    }
+
+    /// Takes at least so much device memory that NICs can be told of. May wait for the device's driver.
+    ///
+    /// # Errors
+    /// `NoMemory`, `Unsupported`: why, and what to do; memory of the host does instead. The device is broken.
+    pub fn export(&self, bytes: usize) -> Result<Arc<ExportedBuffer>, DeviceError> {
+        self.check_room(bytes)?;
+        let core = &self.inner.core;
+        if !(core.checksums && core.means.kernels) {
+            let text = "the device takes no checksums, and no CPU can look at pages in its memory: leave `checksum` on";
+            return Err(DeviceError::new(DeviceErrorKind::Unsupported, text));
+        }
+        ExportedBuffer::new(core, bytes)
+    }
+
+    /// Names it without keeping it.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Arc::downgrade(&self.inner))
+    }
+
+    fn check_room(&self, bytes: usize) -> Result<(), DeviceError> {
         let memory = self.memory()?;
         if memory.free_bytes < bytes as u64 {
             let text = format!(
@@ -150,7 +217,7 @@ impl Device {
             );
             return Err(DeviceError::new(DeviceErrorKind::NoMemory, text));
         }
-        DeviceBuffer::new(&self.inner.core, bytes)
+        Ok(())
     }
 
     /// Marks where a stream's work is now. Never waits.
@@ -191,7 +258,10 @@ impl Device {
     /// A page does not fit its slot; somebody else in this process writes a slot; too many copies wait; the
     /// device is broken. Nothing was begun.
     pub fn fill(&self, pages: Vec<SlotPage>, after: Option<Mark>) -> Result<Flight, DeviceError> {
-        let pages = of_slots(pages, |slot| Ok(Other::Filling(Arc::new(slot.claim()?))))?;
+        let pages = of_slots(pages, |slot| match slot {
+            PageSlot::Host(slot) => Ok(Other::Filling(Arc::new(slot.claim()?))),
+            PageSlot::Device(slot) => Ok(Other::FillingLent(slot)),
+        })?;
         self.submit(&self.inner.offloads, pages, Shape { layers: 0, checksums: true }, after)
     }
 
@@ -207,7 +277,10 @@ impl Device {
         layers: usize,
         checksums: bool,
     ) -> Result<Flight, DeviceError> {
-        let pages = of_slots(pages, |slot| Ok(Other::Slot(slot.page())))?;
+        let pages = of_slots(pages, |slot| match slot {
+            PageSlot::Host(slot) => Ok(Other::Slot(slot.page())),
+            PageSlot::Device(slot) => Ok(Other::Lent(slot)),
+        })?;
         self.submit(&self.inner.reloads, pages, Shape { layers, checksums }, after)
     }
 
@@ -267,11 +340,11 @@ struct Shape {
 
 fn of_slots(
     pages: Vec<SlotPage>,
-    access: impl Fn(Slot) -> Result<Other, Claimed>,
+    access: impl Fn(PageSlot) -> Result<Other, Claimed>,
 ) -> Result<Vec<JobPage>, DeviceError> {
     let fits = |SlotPage { slot, plan }: SlotPage| {
-        if plan.slot_bytes() != slot.len() {
-            return Err(misfit(plan.slot_bytes(), slot.len()));
+        if plan.slot_bytes() != slot.bytes() {
+            return Err(misfit(plan.slot_bytes(), slot.bytes()));
         }
         let other = access(slot)
             .map_err(|claimed| DeviceError::new(DeviceErrorKind::Invalid, claimed.to_string()))?;

@@ -10,6 +10,7 @@
 //! - `memory`: what may be touched; `order`: what must come before what; `worker`: a stream's thread;
 //!   `kernels`: their work
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
@@ -84,6 +85,18 @@ unsafe impl Driver for HostDriver {
         self.machine.check()?;
         let memory = self.machine.memory.lock().allocate(Kind::Device, bytes)?;
         Ok(memory.expose_provenance() as u64)
+    }
+
+    fn allocate_exported(&self, bytes: usize) -> Result<(DeviceAddress, OwnedFd), DeviceError> {
+        self.machine.check()?;
+        self.machine.control.may_export()?;
+        self.machine.memory.lock().allocate_exported(bytes)
+    }
+
+    fn flush_nic_writes(&self) -> Result<(), DeviceError> {
+        self.machine.check()?;
+        self.machine.control.note_flush();
+        Ok(())
     }
 
     unsafe fn free(&self, address: DeviceAddress) -> Result<(), DeviceError> {

@@ -37,6 +37,7 @@ use crate::page::PageMut;
 mod enqueue;
 mod gather;
 mod job;
+mod lent;
 mod verify;
 
 pub(crate) use job::{Job, JobPage, Other};

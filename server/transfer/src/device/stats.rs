@@ -17,6 +17,8 @@ pub struct DeviceStats {
     pub staged_bytes: u64,
     /// Bytes copied within the device.
     pub device_bytes: u64,
+    /// Of these, between the engine's memory and memory of the device that NICs read and write themselves.
+    pub lent_bytes: u64,
     /// Calls to the copy engines.
     pub engine_calls: u64,
     /// Launches of the copy kernel.
@@ -53,6 +55,7 @@ pub(crate) struct Stats {
     pub(crate) direct_bytes: Counter,
     pub(crate) staged_bytes: Counter,
     pub(crate) device_bytes: Counter,
+    pub(crate) lent_bytes: Counter,
     pub(crate) engine_calls: Counter,
     pub(crate) launches: Counter,
     pub(crate) quarantined_bytes: Counter,
@@ -68,6 +71,7 @@ impl Stats {
             direct_bytes: self.direct_bytes.get(),
             staged_bytes: self.staged_bytes.get(),
             device_bytes: self.device_bytes.get(),
+            lent_bytes: self.lent_bytes.get(),
             engine_calls: self.engine_calls.get(),
             launches: self.launches.get(),
             quarantined_bytes: self.quarantined_bytes.get(),

@@ -5,7 +5,7 @@
 //! it has no variant for. So its declarations serve as types only: each function is found by name, once, and returns a plain
 //! number; a missing one is an error like any other.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
@@ -37,14 +37,15 @@ pub(super) type CopyBatch = unsafe extern "C" fn(
     sys::CUstream,
 ) -> Code;
 
-/// One function, found by its name.
+/// One function, found by its name, if it is there.
 macro_rules! function {
     ($find:ident, $symbol:ident($($argument:ty),*)) => {{
-        let name = concat!(stringify!($symbol), "\0");
-        let found = $find(name).ok_or_else(|| missing(stringify!($symbol)))?;
+        let found = $find(concat!(stringify!($symbol), "\0"));
         // SAFETY: the caller of `resolve` vouches that this is the function of that name, whose type is compared with the
         // header's below; a CUresult is a C enum of 32 bits.
-        unsafe { std::mem::transmute::<*const c_void, unsafe extern "C" fn($($argument),*) -> Code>(found) }
+        found.map(|found| unsafe {
+            std::mem::transmute::<*const c_void, unsafe extern "C" fn($($argument),*) -> Code>(found)
+        })
     }};
 }
 
@@ -52,17 +53,20 @@ macro_rules! functions {
     (
         { $($field:ident: $symbol:ident($($argument:ty),*);)* }
         loose { $($loose:ident: $loose_symbol:ident($($loose_argument:ty),*);)* }
+        optional { $($optional:ident: $optional_symbol:ident($($optional_argument:ty),*);)* }
     ) => {
-        /// Every function that we cannot do without, and the batch copy where this driver has it.
+        /// Every function that we cannot do without, and others where this driver has them.
         pub(super) struct Api {
             $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> Code,)*
             $(pub(super) $loose: unsafe extern "C" fn($($loose_argument),*) -> Code,)*
+            $(pub(super) $optional: Option<unsafe extern "C" fn($($optional_argument),*) -> Code>,)*
             /// None: a driver before CUDA 12.8.
             pub(super) copy_batch: Option<CopyBatch>,
         }
 
         // The types above are those of NVIDIA's header, or this does not compile.
         $(const _: unsafe fn($($argument),*) -> sys::CUresult = sys::$symbol;)*
+        $(const _: unsafe fn($($optional_argument),*) -> sys::CUresult = sys::$optional_symbol;)*
 
         impl Api {
             /// The names of all required functions.
@@ -79,8 +83,10 @@ macro_rules! functions {
             /// `Absent`: one is missing.
             pub(super) unsafe fn resolve(find: impl Fn(&str) -> Option<*const c_void>) -> Result<Api, DeviceError> {
                 let mut api = Api {
-                    $($field: function!(find, $symbol($($argument),*)),)*
-                    $($loose: function!(find, $loose_symbol($($loose_argument),*)),)*
+                    $($field: function!(find, $symbol($($argument),*)).ok_or_else(|| missing(stringify!($symbol)))?,)*
+                    $($loose: function!(find, $loose_symbol($($loose_argument),*))
+                        .ok_or_else(|| missing(stringify!($loose_symbol)))?,)*
+                    $($optional: function!(find, $optional_symbol($($optional_argument),*)),)*
                     copy_batch: None,
                 };
                 api.copy_batch = api.find_copy_batch();
@@ -132,6 +138,10 @@ loose {
     error_name: cuGetErrorName(Code, *mut *const c_char);
     error_text: cuGetErrorString(Code, *mut *const c_char);
     stream_capturing: cuStreamIsCapturing(sys::CUstream, *mut u32);
+}
+optional {
+    memory_export: cuMemGetHandleForAddressRange(*mut c_void, sys::CUdeviceptr, usize, sys::CUmemRangeHandleType, c_ulonglong);
+    flush_writes: cuFlushGPUDirectRDMAWrites(sys::CUflushGPUDirectRDMAWritesTarget, sys::CUflushGPUDirectRDMAWritesScope);
 }
 }
 

@@ -3,6 +3,7 @@
 
 mod library;
 
+use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
@@ -79,6 +80,71 @@ fn the_numa_node_is_what_linux_says_of_the_slot() {
     assert_eq!((node("0000:9D:00.0"), node("0000:00:00.0")), (None, None));
 }
 
+/// A descriptor of something.
+fn descriptor() -> std::ffi::c_int {
+    let (end, _) = std::io::pipe().expect("a pipe can be made");
+    std::os::fd::OwnedFd::from(end).into_raw_fd()
+}
+
+#[test]
+fn memory_for_nics_is_exported_as_a_dma_buf_and_given_back_where_that_fails() {
+    let (_turn, api) = library();
+    let driver = open(api);
+    fake().descriptor = descriptor();
+    let (address, _dma_buf) = driver.allocate_exported(4 << 20).expect("it can");
+    assert_eq!((address, noted("allocate")), (0x1000, vec![vec![4 << 20]]));
+    assert_eq!(noted("export"), [[0x1000, 4 << 20, 1, 0, OURS as u64]]);
+    fake().descriptor = -1;
+    let failed = driver.allocate_exported(2 << 20).expect_err("there is no descriptor");
+    assert_eq!((failed.kind, count("cuMemFree_v2")), (DeviceErrorKind::Unsupported, 1));
+    fail("cuMemGetHandleForAddressRange", 801);
+    let failed = driver.allocate_exported(2 << 20).expect_err("told to fail");
+    assert_eq!((failed.kind, count("cuMemFree_v2")), (DeviceErrorKind::Unsupported, 2), "{failed}");
+    assert!(failed.message.contains("exporting 2097152 bytes"), "{failed}");
+}
+
+#[test]
+fn what_nics_wrote_is_flushed_where_the_device_does_not_order_it() {
+    use sys::CUdevice_attribute as Attribute;
+    let dma_buf = Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED as u32;
+    let options = Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS as u32;
+    let ordering = Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING as u32;
+    assert_eq!((dma_buf, options, ordering), (124, 117, 118), "NVIDIA's numbers");
+    for (said, exports, flushes) in [
+        ([(dma_buf, 0), (options, 3), (ordering, 200)], false, 0),
+        ([(dma_buf, 1), (options, 0), (ordering, 100)], true, 0),
+        ([(dma_buf, 1), (options, 0), (ordering, 200)], true, 0),
+        ([(dma_buf, 1), (options, 3), (ordering, 0)], true, 1),
+        ([(dma_buf, 1), (options, 1), (ordering, 0)], true, 1),
+        ([(dma_buf, 1), (options, 2), (ordering, 0)], false, 0),
+    ] {
+        let (_turn, api) = library();
+        fake().attributes.extend(said);
+        fake().descriptor = descriptor();
+        let driver = open(api);
+        let exported = driver.allocate_exported(2 << 20);
+        assert_eq!(exported.is_ok(), exports, "{said:?}: {exported:?}");
+        driver.flush_nic_writes().expect("nothing fails");
+        assert_eq!(noted("flush"), vec![vec![0, 100, OURS as u64]; flushes], "{said:?}");
+        assert_eq!(noted("allocate").is_empty(), !exports, "nothing is taken in vain");
+    }
+}
+
+#[test]
+fn a_driver_without_the_functions_for_nics_is_used_without_them() {
+    for (missing, said) in [("cuMemGetHandleForAddressRange", "515"), ("cuFlushGPUDirectRDMAWrites", "flush")]
+    {
+        let (_turn, _) = library();
+        let find = |wanted: &str| find(wanted).filter(|_| wanted.trim_end_matches('\0') != missing);
+        // SAFETY: as in `library`.
+        let api = unsafe { Api::resolve(find) }.expect("the others are there");
+        fake().descriptor = -1;
+        let failed = open(Box::leak(Box::new(api))).allocate_exported(2 << 20).expect_err("it cannot");
+        assert_eq!(failed.kind, DeviceErrorKind::Unsupported);
+        assert!(failed.message.contains(said), "{failed}");
+    }
+}
+
 /// One of every call; failures are welcome.
 fn call_everything(driver: &CudaDriver) {
     let (stream, event) = (Stream(0x3000), Event(0x4000));
@@ -86,6 +152,8 @@ fn call_everything(driver: &CudaDriver) {
     let kernel = Kernel::Copy { pieces: 8, count: 1, blocks: 1 };
     driver.memory().ok();
     driver.allocate(1).ok();
+    driver.allocate_exported(1).ok();
+    driver.flush_nic_writes().ok();
     driver.allocate_pinned(1).ok();
     driver.new_stream(Priority::Low).ok();
     driver.new_event().ok();

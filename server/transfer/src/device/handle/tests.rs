@@ -12,6 +12,7 @@ use crate::region::{HugePages, Region, RegionOptions};
 mod early;
 mod engine;
 mod gather;
+mod lent;
 mod pinning;
 
 const PAGE: usize = 96 << 10;
@@ -107,7 +108,7 @@ impl Rig {
         let one = |page: usize| {
             let pieces: Vec<(usize, usize)> = pieces(page);
             let plan = self.memory.plan(&pieces).unwrap();
-            SlotPage { slot: self.region.slot(page * PAGE, PAGE).unwrap(), plan }
+            SlotPage { slot: self.region.slot(page * PAGE, PAGE).unwrap().into(), plan }
         };
         pages.map(one).collect()
     }
@@ -379,7 +380,7 @@ fn what_is_dropped_under_way_is_kept_until_it_is_done() {
     let Rig { device, control, memory, region, .. } = rig;
     let pages: Vec<SlotPage> = (0..4)
         .map(|page| SlotPage {
-            slot: region.slot(page * PAGE, PAGE).unwrap(),
+            slot: region.slot(page * PAGE, PAGE).unwrap().into(),
             plan: memory.plan(&[(page * PAGE, PAGE)]).unwrap(),
         })
         .collect();
@@ -422,7 +423,7 @@ fn a_slab_without_room_is_staged_until_another_one_goes() {
     let other = region(4);
     let pages = |region: &Arc<Region>| {
         let plan = rig.memory.plan(&[(0, PAGE)]).unwrap();
-        vec![SlotPage { slot: region.slot(0, PAGE).unwrap(), plan }]
+        vec![SlotPage { slot: region.slot(0, PAGE).unwrap().into(), plan }]
     };
     let deadline = Instant::now() + Duration::from_secs(10);
     while rig.device.stats().refused == 0 {
@@ -439,7 +440,8 @@ fn a_slab_without_room_is_staged_until_another_one_goes() {
     loop {
         let slot = other.slot(0, PAGE).unwrap();
         let before = device.stats();
-        wait(device.fill(vec![SlotPage { slot, plan: plan.clone() }], None).unwrap().landed()).unwrap();
+        wait(device.fill(vec![SlotPage { slot: slot.into(), plan: plan.clone() }], None).unwrap().landed())
+            .unwrap();
         if device.stats().direct_bytes > before.direct_bytes {
             break;
         }

@@ -36,6 +36,9 @@ struct Faults {
     adopted: Vec<Extent>,
     registered: BTreeMap<u64, Extent>,
     captured: HashSet<u64>,
+    /// Why device memory cannot be exported.
+    export_refused: Option<DeviceError>,
+    flushes: u64,
     closed: bool,
 }
 
@@ -104,6 +107,17 @@ impl HostControl {
         self.shared.state.lock().captured.remove(&stream.raw());
     }
 
+    /// Lets device memory not be exported any more, for this reason.
+    pub fn refuse_export(&self, kind: DeviceErrorKind, why: &str) {
+        self.shared.state.lock().export_refused = Some(DeviceError::new(kind, why));
+    }
+
+    /// How often NICs' writes were flushed.
+    #[must_use]
+    pub fn flushes(&self) -> u64 {
+        self.shared.state.lock().flushes
+    }
+
     /// Announces memory of an engine, for a strict device.
     pub fn adopt(&self, address: DeviceAddress, bytes: usize) {
         self.shared.state.lock().adopted.push(Extent::new(address, bytes as u64));
@@ -126,6 +140,14 @@ impl HostControl {
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.shared.state.lock().calls
+    }
+
+    pub(super) fn may_export(&self) -> Result<(), DeviceError> {
+        self.shared.state.lock().export_refused.clone().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn note_flush(&self) {
+        self.shared.state.lock().flushes += 1;
     }
 
     pub(super) fn note_registered(&self, span: Extent) {

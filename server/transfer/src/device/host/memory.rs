@@ -4,8 +4,11 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use crate::device::driver::{DeviceError, DeviceErrorKind, DeviceMemory};
+use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind, DeviceMemory};
+use crate::region::{HugePages, Region, RegionOptions};
 
 /// Device memory begins at multiples of this, as CUDA's does.
 const DEVICE_ALIGN: usize = 256;
@@ -51,6 +54,8 @@ struct Known {
     kind: Kind,
     /// What to give back to the allocator at the end.
     taken: Option<(*mut u8, Layout)>,
+    /// What memory that is exported lies in.
+    _exported: Option<Arc<Region>>,
 }
 
 // SAFETY: an entry owns its memory, which belongs to no thread.
@@ -99,8 +104,38 @@ impl Memory {
         // SAFETY: as many bytes were just taken.
         unsafe { memory.write_bytes(FRESH, bytes) };
         let span = Extent::new(memory.expose_provenance() as u64, bytes as u64);
-        self.known.insert(span.start, Known { span, kind, taken: Some((memory, layout)) });
+        self.known.insert(span.start, Known { span, kind, taken: Some((memory, layout)), _exported: None });
         Ok(memory)
+    }
+
+    /// Device memory in a memfd, which stands in for a dma-buf of it.
+    pub(super) fn allocate_exported(
+        &mut self,
+        bytes: usize,
+    ) -> Result<(DeviceAddress, OwnedFd), DeviceError> {
+        self.charge(Kind::Device, bytes as u64)?;
+        let options = RegionOptions {
+            bytes,
+            huge_pages: HugePages::Off,
+            touch: false,
+            lock: false,
+            name: "turnkv-host-device".to_owned(),
+        };
+        let made = Region::create(&options).and_then(|(region, _)| {
+            let dma_buf = region.fd().try_clone_to_owned()?;
+            Ok((region, dma_buf))
+        });
+        let (region, dma_buf) = made.map_err(|error| {
+            self.device_bytes -= bytes as u64;
+            DeviceError::new(DeviceErrorKind::NoMemory, format!("no memory of {bytes} bytes: {error}"))
+        })?;
+        let base = region.as_ptr();
+        // SAFETY: the mapping has so many bytes, and nobody knows of it yet.
+        unsafe { base.write_bytes(FRESH, bytes) };
+        let span = Extent::new(base.expose_provenance() as u64, bytes as u64);
+        self.known
+            .insert(span.start, Known { span, kind: Kind::Device, taken: None, _exported: Some(region) });
+        Ok((span.start, dma_buf))
     }
 
     pub(super) fn register(&mut self, base: *mut u8, bytes: usize) -> Result<Extent, DeviceError> {
@@ -111,7 +146,7 @@ impl Memory {
             return Err(DeviceError::new(DeviceErrorKind::Invalid, text));
         }
         self.charge(Kind::Registered, bytes as u64)?;
-        self.known.insert(span.start, Known { span, kind: Kind::Registered, taken: None });
+        self.known.insert(span.start, Known { span, kind: Kind::Registered, taken: None, _exported: None });
         Ok(span)
     }
 

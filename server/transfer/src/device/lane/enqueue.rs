@@ -36,6 +36,9 @@ const BATCH_COPIES_MAX: usize = STEP_CALLS_MAX * BATCH_COPIES_A_CALL;
 impl Lane {
     /// Enqueues all of a job. `on_cpu`: the pages whose checksums the device does not take.
     pub(super) fn enqueue(&mut self, job: &Job, on_cpu: &mut Vec<usize>) -> Result<(), DeviceError> {
+        if job.reads_lent() {
+            self.core.driver.flush_nic_writes()?;
+        }
         if let Some(after) = &job.after {
             after.0.hold_up(self.stream)?;
         }
@@ -95,6 +98,11 @@ impl Lane {
                     self.core.stats.device_bytes.add(part.len() as u64);
                     push_within(page, source, part, &mut pieces);
                 }
+                (Route::Direct, Other::Lent(slot)) => self.push_lent(job, page, slot, part, &mut pieces),
+                (Route::Direct, Other::FillingLent(slot)) => {
+                    self.blank_lent(job, page, slot)?;
+                    self.push_lent(job, page, slot, part, &mut pieces);
+                }
                 (Route::Direct, Other::Slot(slot)) => {
                     self.push_slot(job, page, slot.slot(), part, &mut pieces);
                 }
@@ -146,7 +154,7 @@ impl Lane {
             match &page.other {
                 Other::Slot(slot) => slot.copy_to(start, bytes),
                 Other::Filling(_) if page.plan.has_gaps() => bytes.fill(0),
-                Other::Filling(_) | Other::Source(_) => {}
+                Other::Filling(_) | Other::Source(_) | Other::Lent(_) | Other::FillingLent(_) => {}
             }
             let mut pieces = Vec::new();
             for run in page.plan.within(start..end) {
@@ -159,7 +167,7 @@ impl Lane {
                 Other::Filling(filling) => {
                     Act::ToSlot { staged, filling: Arc::clone(filling), offset: start }
                 }
-                Other::Slot(_) | Other::Source(_) => Act::Nothing,
+                Other::Slot(_) | Other::Source(_) | Other::Lent(_) | Other::FillingLent(_) => Act::Nothing,
             });
             start = end;
         }
@@ -291,7 +299,7 @@ impl Lane {
         }
     }
 
-    fn take_staging(&mut self, job: &Job, bytes: usize) -> Result<Taken, DeviceError> {
+    pub(super) fn take_staging(&mut self, job: &Job, bytes: usize) -> Result<Taken, DeviceError> {
         loop {
             if let Some(taken) = self.staging.take(bytes) {
                 return Ok(taken);

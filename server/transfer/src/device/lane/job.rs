@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::device::buffer::DeviceSlot;
 use crate::device::choose::Way;
 use crate::device::flight::{FlightBoard, Mark};
 use crate::device::plan::DevicePlan;
@@ -18,16 +19,25 @@ pub(crate) enum Other {
     Filling(Arc<PageMut>),
     /// Device memory that the plan's is filled from.
     Source(DevicePlan),
+    /// A slot in memory of the device that NICs have written, and the copy reads.
+    Lent(DeviceSlot),
+    /// A slot in memory of the device that the copy fills, for NICs to read.
+    FillingLent(DeviceSlot),
 }
 
 impl Other {
-    /// The slot, if it is one.
+    /// The slot in host memory, if it is one.
     pub(crate) fn slot(&self) -> Option<&Slot> {
         match self {
             Other::Slot(page) => Some(page.slot()),
             Other::Filling(page) => Some(page.slot()),
-            Other::Source(_) => None,
+            Other::Source(_) | Other::Lent(_) | Other::FillingLent(_) => None,
         }
+    }
+
+    /// Whether no CPU can look at the page there.
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(self, Other::Lent(_) | Other::FillingLent(_))
     }
 }
 
@@ -58,14 +68,21 @@ impl Job {
 
     /// Whether it goes from the plans into slots; else the other way.
     pub(super) fn to_slots(&self) -> bool {
-        self.way() == Way::ToSlots
+        let first = self.pages.first().map(|page| &page.other);
+        matches!(first, Some(Other::Filling(_) | Other::FillingLent(_)))
     }
 
-    /// Which way its pieces go: all of one job go the same.
+    /// Whether it reads what NICs have written to memory of the device.
+    pub(super) fn reads_lent(&self) -> bool {
+        self.pages.iter().any(|page| matches!(page.other, Other::Lent(_)))
+    }
+
+    /// Which way its pieces go: all of one job go the same. (A reload may read lent memory of both kinds; then what suits the
+    /// first page is right for all, if not the fastest.)
     pub(super) fn way(&self) -> Way {
         match self.pages.first().map(|page| &page.other) {
             Some(Other::Filling(_)) => Way::ToSlots,
-            Some(Other::Source(_)) => Way::Within,
+            Some(Other::Source(_) | Other::Lent(_) | Other::FillingLent(_)) => Way::Within,
             Some(Other::Slot(_)) | None => Way::ToDevice,
         }
     }

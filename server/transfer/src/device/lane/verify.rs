@@ -88,8 +88,7 @@ impl Lane {
         let pages = first..first + table.pages.len();
         let scratch = self.scratch.as_ref().filter(|_| self.means.kernels).map(Scratch::address);
         let Some(scratch) = scratch else {
-            on_cpu.extend(pages);
-            return Ok(());
+            return leave_to_cpu(job, pages, on_cpu);
         };
         let (pieces_bytes, pages_bytes) = (size_of_val(&*table.pieces), size_of_val(&*table.pages));
         let output_bytes = table.pages.len() * size_of::<u64>();
@@ -122,8 +121,7 @@ impl Lane {
         match launched {
             Err(error) if error.kind == DeviceErrorKind::Unsupported => {
                 self.means.kernels = false;
-                on_cpu.extend(pages);
-                Ok(())
+                leave_to_cpu(job, pages, on_cpu)
             }
             launched => launched,
         }
@@ -139,6 +137,19 @@ impl Lane {
             *sum = u64::from_ne_bytes(*word);
         }
     }
+}
+
+/// Leaves the checksums of pages to the CPU, which takes them over their slots.
+///
+/// # Errors
+/// It cannot look into a slot of the device's memory. Such memory is not lent where the device takes no checksums.
+fn leave_to_cpu(job: &Job, pages: Range<usize>, on_cpu: &mut Vec<usize>) -> Result<(), DeviceError> {
+    if job.pages[pages.clone()].iter().any(|page| page.other.is_lent()) {
+        let text = "the device takes no checksums any more, and no CPU can look at pages in its memory";
+        return Err(DeviceError::new(DeviceErrorKind::Unsupported, text));
+    }
+    on_cpu.extend(pages);
+    Ok(())
 }
 
 #[cfg(test)]

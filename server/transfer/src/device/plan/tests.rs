@@ -178,7 +178,7 @@ fn compare(device: &Device, control: &HostControl, layout: &Layout, order: PageL
     let region = region(3 * page_bytes);
     let slot = |number: usize| region.slot(number * page_bytes, page_bytes).unwrap();
     slot(0).claim().unwrap().fill(&vec![0xEE; page_bytes]);
-    let page = vec![SlotPage { slot: slot(0), plan: plan.clone() }];
+    let page = vec![SlotPage { slot: slot(0).into(), plan: plan.clone() }];
     let landed = wait(device.fill(page, None).unwrap().landed()).unwrap();
     let (page, expected) = slot(1).claim().unwrap().gather(&cpu);
     assert!(slot(0).page().to_vec() == page.to_vec(), "{what}: the slot, gaps as zeros");
@@ -193,7 +193,7 @@ fn compare(device: &Device, control: &HostControl, layout: &Layout, order: PageL
     let mut copy = memory.clone();
     let by_cpu = slot(2).page().scatter(&layout.cpu(copy.as_mut_ptr(), block, order, tokens));
     let layers = layout.views;
-    let page = vec![SlotPage { slot: slot(2), plan }];
+    let page = vec![SlotPage { slot: slot(2).into(), plan }];
     let landed = wait(device.drain(page, None, layers, true).unwrap().landed()).unwrap();
     assert!(memory == copy, "{what}: the tensors");
     assert_eq!(landed.checksums, [by_cpu], "{what}: the checksum where they landed");

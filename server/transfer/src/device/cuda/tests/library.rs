@@ -27,6 +27,8 @@ pub(super) struct Fake {
     /// The thread's contexts, the current one last.
     pub(super) contexts: Vec<usize>,
     pub(super) mode: u32,
+    /// What an export gives.
+    pub(super) descriptor: c_int,
 }
 
 pub(super) const OURS: usize = 0x51;
@@ -46,6 +48,7 @@ pub(super) fn fresh() -> Fake {
         captures: HashMap::new(),
         contexts: Vec::new(),
         mode: 0,
+        descriptor: -1,
     }
 }
 
@@ -139,6 +142,17 @@ library! {
         *address = 0x1000;
     }
     cuMemFree_v2(_address: sys::CUdeviceptr) {}
+    cuMemGetHandleForAddressRange(
+        handle: *mut c_void, address: sys::CUdeviceptr, bytes: usize, kind: sys::CUmemRangeHandleType, flags: u64
+    ) {
+        note("export", &[address, bytes as u64, kind as u64, flags, fake_context()]);
+        *handle.cast::<c_int>() = fake().descriptor;
+    }
+    cuFlushGPUDirectRDMAWrites(
+        target: sys::CUflushGPUDirectRDMAWritesTarget, scope: sys::CUflushGPUDirectRDMAWritesScope
+    ) {
+        note("flush", &[target as u64, scope as u64, fake_context()]);
+    }
     cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint) {
         note("pinned", &[u64::from(flags)]);
         *memory = Box::leak(vec![0_u8; bytes].into_boxed_slice()).as_mut_ptr().cast(); // tables are written there

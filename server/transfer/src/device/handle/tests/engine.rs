@@ -40,7 +40,7 @@ fn layers_are_enqueued_before_their_checksums_have_room() {
     let scattered = |page: usize| {
         let pieces: Vec<_> = (0..PIECES).rev().map(|at| (page * PAGE + at * PIECE, PIECE)).collect();
         SlotPage {
-            slot: rig.region.slot(page * PAGE, PAGE).unwrap(),
+            slot: rig.region.slot(page * PAGE, PAGE).unwrap().into(),
             plan: rig.memory.plan(&pieces).unwrap(),
         }
     };

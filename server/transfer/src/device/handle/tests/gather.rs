@@ -57,7 +57,7 @@ impl Scattered {
         let one = |page: usize| {
             let pieces: Vec<_> = (0..PIECES).map(|at| (self.offset(page, at), PIECE - gap)).collect();
             let plan = self.rig.memory.plan(&pieces).unwrap();
-            SlotPage { slot: self.slot(page, PAGE - gap * PIECES), plan }
+            SlotPage { slot: self.slot(page, PAGE - gap * PIECES).into(), plan }
         };
         (0..self.pages).map(one).collect()
     }
@@ -191,7 +191,7 @@ fn gaps_stay_zeros() {
         let one = |page: usize| {
             let runs: Vec<_> = (0..PIECES).map(|at| at * PIECE..at * PIECE + PIECE - 512).collect();
             let plan = rig.memory.page(page * PAGE, PAGE, &runs).unwrap();
-            SlotPage { slot: rig.region.slot(page * PAGE, PAGE).unwrap(), plan }
+            SlotPage { slot: rig.region.slot(page * PAGE, PAGE).unwrap().into(), plan }
         };
         (0..16).map(one).collect::<Vec<_>>()
     };

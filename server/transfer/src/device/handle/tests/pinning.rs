@@ -29,7 +29,7 @@ fn slab(bytes: usize) -> Arc<Region> {
 /// Out of the first page of the device's memory into a slot, and back into the second one.
 fn there_and_back(rig: &Rig, slot: &crate::Slot) {
     let at = |page: usize| rig.memory.plan(&[(page * PAGE, slot.len())]).unwrap();
-    let page = |page: usize| vec![SlotPage { slot: slot.clone(), plan: at(page) }];
+    let page = |page: usize| vec![SlotPage { slot: slot.clone().into(), plan: at(page) }];
     wait(rig.device.fill(page(0), None).unwrap().landed()).unwrap();
     let expected = &pattern(0, PAGE)[..slot.len()];
     assert!(slot.page().to_vec() == expected);
@@ -71,7 +71,11 @@ fn no_copy_spans_the_ends_of_two_slabs() {
     let pages = || {
         let slots = [first.slot(PAGE, PAGE).unwrap(), next.slot(0, PAGE).unwrap()];
         let plan = |at: usize| rig.memory.plan(&[(at * PAGE, PAGE)]).unwrap();
-        slots.into_iter().enumerate().map(|(at, slot)| SlotPage { slot, plan: plan(at) }).collect::<Vec<_>>()
+        slots
+            .into_iter()
+            .enumerate()
+            .map(|(at, slot)| SlotPage { slot: slot.into(), plan: plan(at) })
+            .collect::<Vec<_>>()
     };
     wait(rig.device.fill(pages(), None).unwrap().landed()).unwrap();
     eventually("both are pinned", || rig.control.registered() == [2 * PAGE as u64; 2]);
