@@ -38,7 +38,7 @@ pub const DEVICE_MEMORY_WAIT: Duration = Duration::from_millis(100);
 /// follows soon.
 pub const DEVICE_MEMORY_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest of them.
-pub const DEVICE_MEMORY_PAUSE_MAX: Duration = Duration::from_secs(300);
+pub const DEVICE_MEMORY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Pieces of it that are kept for later calls.
 pub const STAGING_KEPT_MAX: usize = CONNECTIONS_MAX;
 /// Bytes of these together; where a NIC or a device knows some of it, as much as may be lent.

@@ -4,14 +4,16 @@
 #   2. two processes in one machine: whole sessions, a forged key, a closed end, a killed client;
 #   3. the same with the two processes in two machines;
 #   4. the real server and its clients: whole sessions, killed ends, forged keys;
-#   5. the server in one machine, its client in another.
-#   tests/rdma/run.sh [suite] [processes] [machines] [server] [apart]
+#   5. the server in one machine, its client in another;
+#   6. a client's GPU whose memory the NIC reads and writes itself: CUDA's driver is a library over memfds, and the NIC's dma-bufs are
+#      mappings of these (dmabuf.c). With them, without them, and with a NIC that cannot get at what it knows. Needs a C and a C++ compiler.
+#   tests/rdma/run.sh [suite] [processes] [machines] [server] [apart] [device]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 say() { printf '\033[1m[rdma]\033[0m %s\n' "$*"; }
 parts=("$@")
-[ $# -gt 0 ] || parts=(suite processes machines server apart)
+[ $# -gt 0 ] || parts=(suite processes machines server apart device)
 wants() { [[ " ${parts[*]} " = *" $1 "* ]]; }
 
 # The programs that cargo made of these tests of a package.
@@ -53,7 +55,7 @@ if wants machines; then
         -- "$processes" --test-threads=1 verbs:: \
         || { say "the clients' machine said:"; tail -40 "$work/log"; exit 1; }
 fi
-if wants server || wants apart; then
+if wants server || wants apart || wants device; then
     binaries=${CARGO_TARGET_DIR:-$root/target}/debug
     cargo build --locked --quiet --package turnkv
     cargo build --locked --quiet --package turnkv-tests --bin victim
@@ -83,5 +85,19 @@ if wants apart; then
         -- "$bare/fabrics" --ignored --exact --nocapture sessions_with_another_machine \
         || { say "the server's machine said:"; tail -40 "$bare/log"; exit 1; }
     kill -- "-$apart" 2>/dev/null || true
+fi
+if wants device; then
+    say "a client's GPU and the NIC"
+    strip --strip-debug -o "$bare/device_direct" "$(build turnkv-tests --test device_direct)"
+    c++ -std=c++17 -O1 -shared -fPIC -Wno-unknown-pragmas -U_FORTIFY_SOURCE server/transfer/tests/kernels/libcuda.cpp \
+        -o "$bare/libcuda.so.1"
+    cc -O1 -Wall -shared -fPIC tests/rdma/dmabuf.c -o "$bare/dmabuf.so"
+    for way in direct host broken; do
+        with=(-e TURNKV_DEVICE_WAY=$way)
+        [ $way = host ] || with+=(-e LD_PRELOAD=/test/dmabuf.so)
+        [ $way != broken ] || with+=(-e TEST_DMABUF_BROKEN=1)
+        $vm -m 2048 -t 900 -e TURNKV_RDMA= -e TURNKV_SERVER=/test/turnkv -e LD_LIBRARY_PATH=/test:/usr/lib/x86_64-linux-gnu:/lib/x86_64-linux-gnu \
+            "${with[@]}" -f "$bare/turnkv" -f "$bare/libcuda.so.1" -f "$bare/dmabuf.so" -- "$bare/device_direct" --test-threads=1 --nocapture
+    done
 fi
 say "all of it passed"

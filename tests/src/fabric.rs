@@ -176,6 +176,14 @@ pub async fn connect_to(at: &str, choice: FabricChoice, nics: &[String], page_by
         nics: nics.to_vec(),
         ..FabricConfig::default()
     };
+    connect_with(at, fabric, page_bytes).await
+}
+
+/// A user of the server at a host and port, over rails of these settings.
+///
+/// # Errors
+/// The server is not there.
+pub async fn connect_with(at: &str, fabric: FabricConfig, page_bytes: u64) -> Result<User> {
     let config = ClientConfig {
         data_plane: DataPlane::Framed,
         fabric,

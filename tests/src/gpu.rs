@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use std::sync::Arc;
 use turnkv_client::{Device, DeviceBuffer, DevicePlan, HostControl, HostOptions, Stream};
-use turnkv_transfer::device::{Priority, SlotPage};
+use turnkv_transfer::device::{DeviceOptions, Priority, SlotPage};
 use turnkv_transfer::{HugePages, Region, RegionOptions};
 
 /// A strict host device with room for pages of one size, and an engine's stream on it.
@@ -27,7 +27,18 @@ impl Gpu {
     /// The options leave no room.
     pub fn new(options: HostOptions, pages: usize, page_bytes: usize) -> Result<Gpu> {
         let control = options.control.clone();
-        let device = Device::host(HostOptions { strict: true, ..options })?;
+        Gpu::on(Device::host(HostOptions { strict: true, ..options })?, control, pages, page_bytes)
+    }
+
+    /// The same on the first GPU that CUDA's driver library has, where nothing can be made to go wrong.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn cuda(pages: usize, page_bytes: usize) -> Result<Gpu> {
+        Gpu::on(Device::cuda(0, DeviceOptions::default())?, HostControl::default(), pages, page_bytes)
+    }
+
+    fn on(device: Device, control: HostControl, pages: usize, page_bytes: usize) -> Result<Gpu> {
         let engine = device.driver().new_stream(Priority::Low)?;
         let memory = device.allocate(pages * page_bytes)?;
         let window = RegionOptions {

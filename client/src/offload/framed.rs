@@ -143,7 +143,8 @@ impl Namespace {
                     range = piece_from(range.end);
                     next = Some(self.fill_piece(lent, wanted, range.clone()).await);
                 }
-                answer(plane, lent, &piece.window).await
+                let is_direct = wanted.staged.as_ref().is_some_and(Staged::is_direct);
+                answer(plane, lent, &piece.window, is_direct).await
             };
             match answered.await {
                 Ok(more) => done = done.then(more),
@@ -218,7 +219,12 @@ impl Namespace {
 }
 
 /// What the server says of the piece that it was asked to take.
-async fn answer(plane: &FramedPlane, lent: &mut Lent, window: &OffloadWindow) -> Result<Done> {
+async fn answer(
+    plane: &FramedPlane,
+    lent: &mut Lent,
+    window: &OffloadWindow,
+    is_direct: bool,
+) -> Result<Done> {
     let reply: wire::RemoteOffloadReply = match lent.one_reply(window.deadline).await {
         Ok(reply) => reply,
         Err(error) if error.kind == ErrorKind::LeaseExpired => {
@@ -231,6 +237,11 @@ async fn answer(plane: &FramedPlane, lent: &mut Lent, window: &OffloadWindow) ->
     };
     if reply.commit.as_ref().is_some_and(|commit| !commit.dropped.is_empty()) {
         plane.doubt();
+        if is_direct {
+            // No other rail reaches a device's memory: the window goes once more, by this host's.
+            let retry = ErrorKind::Busy { retry_after_ms: 1 };
+            return Err(Error::new(retry, "a page could not be read out of the device's memory"));
+        }
     }
     let begun = reply.begin.ok_or_else(|| Error::protocol("an offload without an answer to its begin"))?;
     let granted = Granted::read(&begun, window.pages, window.moved)?;

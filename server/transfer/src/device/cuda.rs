@@ -77,15 +77,15 @@ impl CudaDriver {
         let code =
             unsafe { (api.device_get)(&raw mut device, c_int::try_from(ordinal).unwrap_or(c_int::MAX)) };
         api.check(code, &format!("opening CUDA device {ordinal}"))?;
-        if attribute(api, device, Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)? == 0 {
+        if api.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)? == 0 {
             let message = format!("CUDA device {ordinal} has no unified addressing: it cannot be used");
             return Err(DeviceError::new(DeviceErrorKind::Unsupported, message));
         }
         let context = Context::retain(api, device)?;
         let compute = compute_capability(api, device)?;
         let same =
-            attribute(api, device, Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)?;
-        let mappable = attribute(api, device, Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY)?;
+            api.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)?;
+        let mappable = api.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY)?;
         Ok(CudaDriver {
             module: Module::new(),
             name: describe(api, device, ordinal, compute)?,
@@ -386,17 +386,9 @@ fn event_handle(event: Event) -> sys::CUevent {
     std::ptr::with_exposed_provenance_mut(event.0 as usize)
 }
 
-fn attribute(api: &Api, device: sys::CUdevice, which: Attribute) -> Result<c_int, DeviceError> {
-    let mut value = 0;
-    // SAFETY: `value` has room for a number, and the device was named by the driver.
-    let code = unsafe { (api.device_attribute)(&raw mut value, which, device) };
-    api.check(code, "asking what the device can do")?;
-    Ok(value)
-}
-
 fn compute_capability(api: &Api, device: sys::CUdevice) -> Result<(u32, u32), DeviceError> {
-    let major = attribute(api, device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(api, device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let major = api.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = api.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok((u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0)))
 }
 

@@ -4,21 +4,26 @@
 // It does everything in the call itself: order is the host device's affair (src/device/host). It is strict in what a GPU is strict
 // in: a call outside a context, memory that nobody took or registered, a batch with attributes it does not know, are errors.
 //
+// Device memory lies in memfds, so that what is exported of it as a dma-buf is a descriptor that can be mapped.
+//
 // It fails when the environment says so: TEST_CUDA_REGISTER=<number> is what registrations return, and a batch of at least
-// TEST_CUDA_HANG_AT copies never ends, nor does anything after it.
+// TEST_CUDA_HANG_AT copies never ends, nor does anything after it. TEST_CUDA_DMA_BUF=0: the device has no dma-bufs.
 
 #include "host.cpp"
 
 #include <map>
 #include <mutex>
+#include <sys/mman.h>
+#include <unistd.h>
 
 // Never destroyed: threads of the process under test may call while it ends.
 static std::recursive_mutex &turn = *new std::recursive_mutex;
 static std::map<u64, u64> &memory = *new std::map<u64, u64>; // start -> bytes, of all that the device may use
+static std::map<u64, int> &files = *new std::map<u64, int>;  // start -> memfd, of device memory
 static thread_local std::vector<void *> contexts;
 static void *const OURS = (void *)0x51;
 
-static const u32 INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, REGISTERED = 712;
+static const u32 INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, REGISTERED = 712;
 
 static u64 setting(const char *name, u64 usual) {
     const char *text = getenv(name);
@@ -60,7 +65,9 @@ CALL(cuGetErrorString, u32, const char **words) { return *words = "a library wit
 CALL(cuDeviceGetCount, int *count) { return *count = 1, 0; }
 CALL(cuDeviceGet, int *device, int ordinal) { return *device = ordinal, ordinal == 0 ? 0 : 101; }
 CALL(cuDeviceGetName, char *name, int bytes, int) { return snprintf(name, bytes, "no GPU at all"), 0; }
-CALL(cuDeviceGetAttribute, int *value, int, int) { return *value = 1, 0; }
+CALL(cuDeviceGetAttribute, int *value, int which, int) {
+    return *value = which == 124 ? (int)setting("TEST_CUDA_DMA_BUF", 1) : 1, 0; // 118 is 1, too: no order of NICs' writes
+}
 CALL(cuDeviceGetPCIBusId, char *name, int bytes, int) { return snprintf(name, bytes, "ffff:ff:1f.7"), 0; }
 CALL(cuDevicePrimaryCtxRetain, void **context, int) { return *context = OURS, 0; }
 CALL(cuDevicePrimaryCtxRelease_v2, int) { return 0; }
@@ -88,11 +95,38 @@ CALL(cuMemGetInfo_v2, size_t *free_bytes, size_t *total) {
 }
 CALL(cuMemAlloc_v2, u64 *address, size_t bytes) {
     IN_CONTEXT;
-    return take(address, 256, bytes);
+    if (bytes == 0) return INVALID_VALUE;
+    int file = memfd_create("test-cuda", MFD_CLOEXEC);
+    void *found = MAP_FAILED;
+    if (file >= 0 && ftruncate(file, (off_t)bytes) == 0)
+        found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (found == MAP_FAILED) return file >= 0 ? close(file), OUT_OF_MEMORY : OUT_OF_MEMORY;
+    memset(found, 0x5e, bytes);
+    *address = (u64)found;
+    memory[*address] = bytes;
+    files[*address] = file;
+    return 0;
 }
 CALL(cuMemFree_v2, u64 address) {
     IN_CONTEXT;
-    return give(address);
+    auto file = files.find(address);
+    if (file == files.end()) return INVALID_VALUE;
+    munmap((void *)address, memory[address]);
+    close(file->second);
+    files.erase(file);
+    memory.erase(address);
+    return 0;
+}
+CALL(cuMemGetHandleForAddressRange, int *handle, u64 address, size_t bytes, u32 kind, unsigned long long flags) {
+    IN_CONTEXT;
+    auto file = files.find(address);
+    if (kind != 1 || flags != 0 || bytes == 0 || bytes % 4096 != 0 || file == files.end() || !known(address, bytes))
+        return INVALID_VALUE;
+    return *handle = dup(file->second), *handle >= 0 ? 0 : OUT_OF_MEMORY;
+}
+CALL(cuFlushGPUDirectRDMAWrites, u32 target, u32 scope) {
+    IN_CONTEXT;
+    return target == 0 && scope == 100 ? 0 : INVALID_VALUE;
 }
 CALL(cuMemHostAlloc, u64 *address, size_t bytes, u32 flags) {
     IN_CONTEXT;

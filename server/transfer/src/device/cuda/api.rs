@@ -193,6 +193,22 @@ impl Api {
         })
     }
 
+    /// What a device says of itself.
+    ///
+    /// # Errors
+    /// The driver does not know the question, or is broken.
+    pub(super) fn attribute(
+        &self,
+        device: sys::CUdevice,
+        which: sys::CUdevice_attribute,
+    ) -> Result<c_int, DeviceError> {
+        let mut value = 0;
+        // SAFETY: `value` has room for a number, and the device was named by the driver.
+        let code = unsafe { (self.device_attribute)(&raw mut value, which, device) };
+        self.check(code, "asking what the device can do")?;
+        Ok(value)
+    }
+
     /// The batch copy with the type of CUDA 12.8. By its name alone, which type a driver of CUDA 13 exports is nowhere
     /// promised; by version it is.
     fn find_copy_batch(&self) -> Option<CopyBatch> {

@@ -11,7 +11,6 @@ use cudarc::driver::sys;
 use sys::CUdevice_attribute as Attribute;
 
 use super::api::Api;
-use super::attribute;
 use crate::device::driver::{DeviceAddress, DeviceError, DeviceErrorKind};
 
 /// How memory of a device is exported.
@@ -28,7 +27,7 @@ impl Exports {
     pub(super) fn of(api: &Api, device: sys::CUdevice) -> Result<Exports, DeviceError> {
         // A driver that does not know the question has no dma-bufs.
         let known = |which| {
-            attribute(api, device, which).or_else(|error| match error.kind {
+            api.attribute(device, which).or_else(|error| match error.kind {
                 DeviceErrorKind::Invalid | DeviceErrorKind::Unsupported => Ok(0),
                 _ => Err(error),
             })
