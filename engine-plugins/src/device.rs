@@ -218,6 +218,7 @@ impl Device {
         dict.set_item("direct_bytes", stats.direct_bytes)?;
         dict.set_item("staged_bytes", stats.staged_bytes)?;
         dict.set_item("device_bytes", stats.device_bytes)?;
+        dict.set_item("lent_bytes", stats.lent_bytes)?;
         dict.set_item("engine_calls", stats.engine_calls)?;
         dict.set_item("launches", stats.launches)?;
         dict.set_item("quarantined_bytes", stats.quarantined_bytes)?;

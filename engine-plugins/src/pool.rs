@@ -10,8 +10,9 @@ use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::Arc;
 use turnkv_client::{
-    Attention, BreakerConfig, BreakerState, ClientConfig, ClientState, DataPlane, Dtype, EmbeddedConfig,
-    Fabric, FabricChoice, FabricConfig, Group, Layout, NamespaceSpec, StatsReply, TierKind, TlsConfig,
+    Attention, BreakerConfig, BreakerState, ClientConfig, ClientState, DataPlane, DeviceMemoryChoice,
+    DeviceWay, Dtype, EmbeddedConfig, Fabric, FabricChoice, FabricConfig, Group, Layout, NamespaceSpec,
+    StatsReply, TierKind, TlsConfig,
 };
 
 /// A door to one pool.
@@ -26,7 +27,7 @@ impl Pool {
     #[pyo3(signature = (address = None, *, data_plane = "auto", connect_ms = None, call_ms = None, verify = true,
         breaker_failures = None, breaker_cooldown_ms = None, dram_bytes = None, nvme_bytes = None, dir = None, server = None,
         tls_ca = None, tls_cert = None, tls_key = None, tls_server_name = None, fabric = "auto", nics = None,
-        libfabric_provider = None, follow_homes = true))]
+        libfabric_provider = None, device_memory = "auto", follow_homes = true))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python, one a setting")]
     fn new(
         py: Python<'_>,
@@ -48,6 +49,7 @@ impl Pool {
         fabric: &str,
         nics: Option<Vec<String>>,
         libfabric_provider: Option<String>,
+        device_memory: &str,
         follow_homes: bool,
     ) -> PyResult<Pool> {
         let usual = ClientConfig::default();
@@ -59,6 +61,7 @@ impl Pool {
                 choice: parse_fabric(fabric)?,
                 nics: nics.unwrap_or_default(),
                 libfabric_provider: libfabric_provider.unwrap_or_default(),
+                device_memory: parse_device_memory(device_memory)?,
             },
             connect_ms: connect_ms.unwrap_or(usual.connect_ms),
             call_ms: call_ms.unwrap_or(usual.call_ms),
@@ -97,6 +100,16 @@ impl Pool {
     fn fabric(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         let (client, _) = self.connection.client(py)?;
         Ok(client.state().fabric.map(Fabric::name))
+    }
+
+    /// How a device's pages crossed the network last: `direct`, or `host: ` and why; None: there was no such call.
+    #[getter]
+    fn device_way(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let (client, _) = self.connection.client(py)?;
+        Ok(client.state().device_way.map(|way| match way {
+            DeviceWay::Direct => "direct".to_owned(),
+            DeviceWay::ThroughHost(why) => format!("host: {why}"),
+        }))
     }
 
     #[pyo3(signature = (model, *, dtype, layers = 0, kv_heads = 0, head_dim = 0, page_tokens = 16,
@@ -190,6 +203,11 @@ fn parse_data_plane(name: &str) -> PyResult<DataPlane> {
             Err(PyValueError::new_err(format!("data_plane is auto, shm, framed or inline, not {other:?}")))
         }
     }
+}
+
+fn parse_device_memory(name: &str) -> PyResult<DeviceMemoryChoice> {
+    let choice = DeviceMemoryChoice::by_name(name);
+    choice.ok_or_else(|| PyValueError::new_err(format!("device_memory is auto or host, not {name:?}")))
 }
 
 fn parse_fabric(name: &str) -> PyResult<FabricChoice> {

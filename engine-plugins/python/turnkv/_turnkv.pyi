@@ -147,8 +147,9 @@ class Pool:
     where that is not the address's host. What is not given is taken from TURNKV_TLS_CA, TURNKV_TLS_CERT, TURNKV_TLS_KEY and
     TURNKV_TLS_SERVER_NAME. `fabric`: by what pages travel to a tls:// or tcp:// address: "verbs" (RDMA), "libfabric" (EFA,
     Slingshot), "framed" (TCP), or "auto": the fastest that both ends have. `nics`: names of the NICs to use; None: of each
-    fabric the first. `libfabric_provider`: None: efa or cxi. What is not given is taken from TURNKV_FABRIC, TURNKV_NICS
-    (names with commas) and TURNKV_LIBFABRIC_PROVIDER. For a host without a pool `address` may name several members of a
+    fabric the first. `libfabric_provider`: None: efa or cxi. `device_memory`: "auto": NICs read and write memory of a GPU where
+    it, its driver and all of them have dma-bufs; "host": its pages go through host memory. What is not given is taken from
+    TURNKV_FABRIC, TURNKV_NICS (names with commas), TURNKV_LIBFABRIC_PROVIDER and TURNKV_DEVICE_MEMORY. For a host without a pool `address` may name several members of a
     cluster, all tls:// or all tcp://, with commas between: the first that is well is used, and those that they tell of after
     it. `follow_homes`: a turn goes to the member that its session is at home at, and what names the session with it; False:
     it stays where the other calls go, which pulls the session's pages. `call_ms`: the deadline of every call that sets
@@ -176,6 +177,7 @@ class Pool:
         fabric: Literal["auto", "framed", "libfabric", "verbs"] = "auto",
         nics: list[str] | None = None,
         libfabric_provider: str | None = None,
+        device_memory: Literal["auto", "host"] = "auto",
         follow_homes: bool = True,
     ) -> Self: ...
     @property
@@ -186,6 +188,10 @@ class Pool:
     @property
     def fabric(self) -> str | None:
         """The fastest fabric by which pages travel over a network just now: framed, libfabric or verbs; None: by none."""
+    @property
+    def device_way(self) -> str | None:
+        """How a GPU's pages crossed the network in the last call with one: "direct" (NICs reach its memory), or "host: " and why they
+        went through host memory; None: there was no such call."""
     def open_namespace(
         self,
         model: str,
@@ -264,7 +270,8 @@ class Device:
         """Bytes of device memory: free now, and all."""
     def stats(self) -> dict[str, int]:
         """registered_bytes, of these far_bytes (on another NUMA node than the device), quarantined_bytes and flights now; refused
-        registrations, direct_bytes, staged_bytes, device_bytes, engine_calls and launches so far."""
+        registrations, direct_bytes, staged_bytes, device_bytes, of these lent_bytes (in memory that NICs reach), engine_calls and
+        launches so far."""
 
 @final
 class DeviceStream:
