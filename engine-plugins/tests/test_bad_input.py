@@ -24,6 +24,7 @@ import turnkv
         ({"address": "unix:/" + "x" * 200}, "longer"),
         ({"data_plane": "rdma"}, "data_plane"),
         ({"fabric": "rdma"}, "fabric"),
+        ({"device_memory": "gpu"}, "device_memory"),
         ({"nics": [str(number) for number in range(9)]}, "nics"),
         ({"connect_ms": 0}, "connect_ms"),
         ({"call_ms": 10**9}, "call_ms"),

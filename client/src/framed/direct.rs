@@ -7,7 +7,8 @@
 //!        |                                                             \--too late--> at rest, for the next call
 //!        \--no NIC, refused before, turned off, failed a moment ago, being made----> through memory of this host
 //! ```
-//! What a NIC refused once it is not offered again for as long as it is open: registering would fail in every call.
+//! What a NIC refused once it is not offered again for as long as it is open: registering would fail in every call. What may pass (a
+//! device without room, a transfer that failed) is tried again after a pause.
 
 use super::memory::{Memory, Reach};
 use super::pause::Pause;
@@ -15,7 +16,7 @@ use crate::config::DeviceMemoryChoice;
 use crate::limits::{DEVICE_MEMORY_PAUSE_MAX, DEVICE_MEMORY_PAUSE_MIN};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
-use turnkv_transfer::device::{Device, WeakDevice};
+use turnkv_transfer::device::{Device, DeviceErrorKind, WeakDevice};
 use turnkv_transfer::fabric::{Domain, RegisterError};
 
 /// How pages of a device cross a network.
@@ -40,6 +41,8 @@ pub(super) struct DirectMemory {
 struct DirectState {
     refusals: Vec<DirectRefusal>,
     pause: Pause,
+    /// What the pause is for.
+    paused_for: String,
     making: bool,
     last: Option<DeviceWay>,
 }
@@ -60,7 +63,8 @@ pub(super) struct Making(Arc<DirectMemory>);
 impl DirectMemory {
     pub(super) fn new(choice: DeviceMemoryChoice) -> Arc<DirectMemory> {
         let pause = Pause::within(DEVICE_MEMORY_PAUSE_MIN, DEVICE_MEMORY_PAUSE_MAX);
-        let state = DirectState { refusals: Vec::new(), pause, making: false, last: None };
+        let (refusals, paused_for) = (Vec::new(), String::new());
+        let state = DirectState { refusals, pause, paused_for, making: false, last: None };
         Arc::new(DirectMemory { choice, state: Mutex::new(state), lent: Arc::default() })
     }
 
@@ -84,7 +88,7 @@ impl DirectMemory {
             .find(|refusal| refusal.device.is(device) && nics.iter().any(|nic| nic.number == refusal.number));
         match refused {
             Some(refusal) => Err(refusal.why.clone()),
-            None if state.pause.goes_on() => Err("a transfer of it failed a moment ago".to_owned()),
+            None if state.pause.goes_on() => Err(state.paused_for.clone()),
             None => Ok(nics),
         }
     }
@@ -107,6 +111,10 @@ impl DirectMemory {
             Some(memory) => memory,
             None => match device.export(bytes) {
                 Ok(buffer) => Arc::new(Memory::of_device(device, buffer)),
+                Err(error) if error.kind == DeviceErrorKind::NoMemory => {
+                    self.pause(&error.message);
+                    return None;
+                }
                 Err(error) => {
                     self.refuse(device, nics, &error.message);
                     return None;
@@ -131,7 +139,7 @@ impl DirectMemory {
     /// get at it, where the host's PCIe lets it not. The next calls do without.
     pub(super) fn doubt(&self) {
         if Arc::strong_count(&self.lent) > 1 {
-            self.state.lock().pause.begin();
+            self.pause("a transfer of it failed a moment ago");
         }
     }
 
@@ -148,6 +156,15 @@ impl DirectMemory {
     /// The way of the last call.
     pub(super) fn last(&self) -> Option<DeviceWay> {
         self.state.lock().last.clone()
+    }
+
+    fn pause(&self, why: &str) {
+        let mut state = self.state.lock();
+        state.pause.begin();
+        if state.paused_for != why {
+            tracing::info!(why, "a device's pages go through memory of this host for a while");
+            why.clone_into(&mut state.paused_for);
+        }
     }
 
     fn refuse(&self, device: &Device, nics: &[Reach], why: &str) {

@@ -219,13 +219,24 @@ async fn what_a_nic_refuses_goes_through_memory_of_the_host_and_it_is_asked_once
 #[tokio::test]
 async fn why_a_device_goes_through_memory_of_the_host_is_told() {
     let rig = Rig::one();
-    let soon = Deadline::after(Duration::from_secs(10));
+    let soon = Deadline::after(Duration::from_secs(60));
     assert_eq!(rig.room.device_way(), None, "nobody asked");
     let framed = &rig.reaches[1..];
     assert!(!rig.room.lend(Some(&rig.device), framed, 1, soon).await.unwrap().is_direct());
     assert!(rig.why_not().contains("no rail goes over a NIC"), "{}", rig.why_not());
     rig.control.refuse_export(DeviceErrorKind::Unsupported, "no dma-bufs here");
     assert_eq!(rig.lend_host(&rig.room, &rig.device).await.1, "no dma-bufs here");
+    // One that has no room is asked again after a pause.
+    let small = Device::host(HostOptions { memory_bytes: 80 << 20, ..HostOptions::default() }).unwrap();
+    let engine = small.allocate(small.memory().unwrap().free_bytes as usize).unwrap();
+    let (staged, why) = rig.lend_host(&rig.room, &small).await;
+    assert!(why.contains("0 of 83886080 are free: ask for less, or leave the engine less"), "{why}");
+    drop((staged, engine));
+    let began = Instant::now();
+    while !rig.room.lend(Some(&small), &rig.reaches, 1, soon).await.unwrap().is_direct() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{}", rig.why_not());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let off = StagingRoom::new(DeviceMemoryChoice::Host);
     assert_eq!(rig.lend_host(&off, &rig.device).await.1, "device_memory is \"host\"");
 }

@@ -105,6 +105,49 @@ fn gaps_of_partial_pages_are_zeros_to_nics() {
     rig.assert_no_faults();
 }
 
+/// Windows of one reload may be in memory of both kinds: a NIC failed between them.
+#[test]
+fn a_reload_out_of_both_kinds_of_memory_is_right() {
+    for first_lent in [false, true] {
+        let rig = Rig::new(HostOptions { delay_max: Duration::from_micros(200), ..strict() }, PAGES);
+        let rig = rig.registered();
+        let lent = rig.device.export(PAGES * PAGE).unwrap();
+        let nic = Nic::of(&lent);
+        let mut pages = rig.pages(0..PAGES, 768);
+        for (page, lent_page) in lent_pages(&rig, &lent, 768).into_iter().enumerate() {
+            let bytes = pattern(200 + page as u64, PAGE);
+            nic.write(page * PAGE, &bytes);
+            rig.region.slot(page * PAGE, PAGE).unwrap().claim().unwrap().fill(&bytes);
+            if (page % 2 == 0) == first_lent {
+                pages[page] = lent_page;
+            }
+        }
+        let landed = wait(rig.device.drain(pages, None, 0, true).unwrap().landed()).unwrap();
+        for page in 0..PAGES {
+            let expected = pattern(200 + page as u64, PAGE);
+            assert!(rig.read(page) == expected && landed.checksums[page] == checksum(&expected), "{page}");
+        }
+        assert_eq!(rig.control.flushes(), 1);
+        rig.assert_no_faults();
+    }
+}
+
+/// Whatever it still does there, it does to memory that is nobody else's.
+#[test]
+fn what_a_broken_device_was_filling_is_never_given_back() {
+    let rig = Rig::new(strict(), PAGES);
+    let lent = rig.device.export(PAGES * PAGE).unwrap();
+    let weak = Arc::downgrade(&lent);
+    rig.control.hold_all();
+    let flight = rig.device.fill(lent_pages(&rig, &lent, 4 << 10), None).unwrap();
+    wait(flight.enqueued()).unwrap();
+    rig.control.break_device("for a test");
+    assert_eq!(wait(flight.landed()).unwrap_err().kind, DeviceErrorKind::Broken);
+    drop((lent, flight, rig));
+    thread::sleep(Duration::from_millis(50));
+    assert!(weak.strong_count() > 0);
+}
+
 #[test]
 fn a_nic_keeps_the_memory_for_as_long_as_it_knows_it_and_a_broken_device_for_good() {
     for breaks in [false, true] {
