@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use tokio::runtime::{Builder, Runtime};
 use turnkv_client::{
     BlockHash, Client, ClientConfig, DataPlane, Device, DeviceOrder, DevicePlan, Dtype, EndTurn, Layout,
-    Namespace, NamespaceSpec, OffloadOptions, PageSource, PageTarget, ReadLease, ReloadOptions, StatsReply,
-    TierKind, TurnBegun,
+    Namespace, NamespaceSpec, OffloadOptions, PageMemory, PageSource, PageTarget, ReadLease, ReloadOptions,
+    StatsReply, TierKind, TurnBegun,
 };
 
 use crate::network::Network;
@@ -84,9 +84,24 @@ impl Connection {
         pages: &[&[u8]],
     ) -> Result<()> {
         let sources: Vec<PageSource<'_>> = pages.iter().map(|page| PageSource::Bytes(page)).collect();
+        self.offload_from(parent, hashes, &sources)
+    }
+
+    /// The same of pages that may be lent where they are.
+    pub fn offload_own(&self, hashes: &[BlockHash], pages: &[PageMemory]) -> Result<()> {
+        let sources: Vec<PageSource<'_>> = pages.iter().map(PageSource::Memory).collect();
+        self.offload_from(None, hashes, &sources)
+    }
+
+    fn offload_from(
+        &self,
+        parent: Option<BlockHash>,
+        hashes: &[BlockHash],
+        sources: &[PageSource<'_>],
+    ) -> Result<()> {
         let wait = Duration::from_millis(CALL_MS / 2);
         let options = OffloadOptions { parent, wait, ..OffloadOptions::default() };
-        let report = self.runtime.block_on(self.namespace.offload(&options, hashes, &sources))?;
+        let report = self.runtime.block_on(self.namespace.offload(&options, hashes, sources))?;
         ensure!(
             report.stored == hashes.len() && report.present == 0,
             "REFUSED PAGES: of {} {report:?}",
@@ -99,8 +114,18 @@ impl Connection {
     pub fn reload_all(&self, hashes: &[BlockHash], targets: &mut [&mut [u8]]) -> Result<usize> {
         let mut pages: Vec<PageTarget<'_>> =
             targets.iter_mut().map(|target| PageTarget::Bytes(target)).collect();
+        self.reload_into(hashes, &mut pages)
+    }
+
+    /// The same into pages that may be lent where they are.
+    pub fn reload_own(&self, hashes: &[BlockHash], targets: &[PageMemory]) -> Result<usize> {
+        let mut pages: Vec<PageTarget<'_>> = targets.iter().map(PageTarget::Memory).collect();
+        self.reload_into(hashes, &mut pages)
+    }
+
+    fn reload_into(&self, hashes: &[BlockHash], pages: &mut [PageTarget<'_>]) -> Result<usize> {
         let report =
-            self.runtime.block_on(self.namespace.reload(&ReloadOptions::default(), hashes, &mut pages))?;
+            self.runtime.block_on(self.namespace.reload(&ReloadOptions::default(), hashes, pages))?;
         ensure!(report.pages == hashes.len(), "LOST PAGES: {} of {} came back", report.pages, hashes.len());
         Ok(report.from_nvme)
     }

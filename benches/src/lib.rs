@@ -9,6 +9,7 @@ pub mod kv;
 pub mod memory;
 pub mod network;
 pub mod options;
+pub mod own;
 pub mod pages;
 pub mod queued;
 pub mod raw;

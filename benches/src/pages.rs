@@ -86,7 +86,7 @@ pub fn check_whole<P: AsRef<[u8]>>(pages: &[P], wanted: &[&[u8]]) -> Result<()> 
     Ok(())
 }
 
-fn stamp(number: usize, end: bool) -> [u8; 8] {
+pub(crate) fn stamp(number: usize, end: bool) -> [u8; 8] {
     let number = number as u64;
     if end { !number } else { number }.to_le_bytes()
 }

@@ -5,21 +5,25 @@
 //! - `rails`: which data rails there are; `open_rail`: asking for one
 //! - `nics`: the NICs of this host, opened in the background; `pause`: before what failed is tried again
 //! - `staging`: the memory that is lent; `memory`: what knows it; `direct`: where it is a device's
+//! - `own_pages`: pages that are lent where they are
 //!
-//! Lent memory is the plane's own, never the caller's: a call may be dropped at any moment, and a server that has not heard
-//! of it may still read or write what it was told of. Bytes are copied between the caller's memory and it, and their
-//! checksums taken and compared in the same pass: by a CPU, or by the device that the caller's memory is on.
+//! A call may be dropped at any moment, and a server that has not heard of it may still read or write what it was told of. So lent
+//! memory is the plane's own, and bytes are copied between the caller's memory and it, their checksums taken and compared in the same
+//! pass: by a CPU, or by the device that the caller's memory is on. The caller's is lent itself where it has an owner that outlives the
+//! call ([`turnkv_transfer::PageMemory`]) and a rail forgets it at once.
 
 mod direct;
 mod memory;
 mod nics;
 mod open_rail;
+mod own_pages;
 mod pause;
 mod plane;
 mod rails;
 mod staging;
 
 pub use direct::DeviceWay;
+pub(crate) use own_pages::{LentFor, OwnPages};
 pub(crate) use plane::FramedPlane;
 pub(crate) use staging::{Staged, StagedUse};
 

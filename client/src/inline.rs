@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::body::Body;
 use turnkv_proto::stream::{Incoming, OFFLOAD_PATH, Outgoing, RELOAD_PATH, Received};
 use turnkv_proto::wire;
-use turnkv_transfer::{Checksum, Page, PieceBuffers};
+use turnkv_transfer::{Checksum, Page, PageMemory, PieceBuffers};
 
 type Pieces = mpsc::Sender<Result<wire::OffloadRequest, Status>>;
 
@@ -144,6 +144,7 @@ impl Namespace {
 /// A page in one piece, in slot order.
 enum Whole<'a> {
     Bytes(&'a [u8]),
+    Memory(&'a PageMemory),
     Gathered(Page),
 }
 
@@ -157,16 +158,15 @@ async fn send_page(
 ) -> Result<u64> {
     let bytes = match page {
         PageSource::Bytes(bytes) => Whole::Bytes(bytes),
-        PageSource::Plan(plan) => {
-            let (gathered, _) = staging.page(page.len())?.gather(plan);
-            Whole::Gathered(gathered)
-        }
+        PageSource::Memory(memory) => Whole::Memory(memory),
+        PageSource::Plan(plan) => Whole::Gathered(staging.page(page.len())?.gather(plan).0),
     };
     let mut checksum = Checksum::new();
     for start in (0..page.len()).step_by(INLINE_PIECE_BYTES) {
         let part = start..page.len().min(start + INLINE_PIECE_BYTES);
         let payload = match &bytes {
             Whole::Bytes(bytes) => buffers.copy(&bytes[part], &mut checksum),
+            Whole::Memory(memory) => buffers.copy_memory(memory, part, &mut checksum),
             Whole::Gathered(page) => buffers.copy_page(page, part, &mut checksum),
         };
         let offset = start as u64;

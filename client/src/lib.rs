@@ -78,6 +78,8 @@ pub use turnkv_transfer::device::{
     DeviceOptions, DevicePlan, DeviceStats, DeviceView, HostControl, HostOptions, Mark as DeviceMark,
     Priority as DevicePriority, Stream,
 };
-pub use turnkv_transfer::fabric::Engine as Fabric;
+pub use turnkv_transfer::fabric::{Engine as Fabric, HostMemory};
 pub use turnkv_transfer::tls::TlsConfig;
-pub use turnkv_transfer::{CopyPlan, PageLayout, PlanError, Span as SpanMemory, TensorShape, TensorView};
+pub use turnkv_transfer::{
+    CopyPlan, PageLayout, PageMemory, PlanError, Span as SpanMemory, TensorShape, TensorView,
+};

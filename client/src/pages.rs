@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use bytes::Bytes;
 use std::sync::Arc;
 use turnkv_transfer::{
-    Checksum, CopyPlan, HugePages, Page, PageMut, Region, RegionOptions, Slot, copy_streaming,
+    Checksum, CopyPlan, HugePages, Page, PageMemory, PageMut, Region, RegionOptions, Slot, copy_streaming,
 };
 
 /// Where a page's bytes are before an offload.
@@ -12,6 +12,8 @@ use turnkv_transfer::{
 pub enum PageSource<'a> {
     /// In one piece, in the namespace's order.
     Bytes(&'a [u8]),
+    /// The same with an owner that outlives the call: over a network the pool may read it where it is, and nobody copies it here.
+    Memory(&'a PageMemory),
     /// In strided tensors.
     Plan(&'a CopyPlan),
 }
@@ -21,6 +23,9 @@ pub enum PageSource<'a> {
 pub enum PageTarget<'a> {
     /// In one piece, in the namespace's order.
     Bytes(&'a mut [u8]),
+    /// The same with an owner that outlives the call: over a network the pool may write it where it is. Whoever drops the call finds
+    /// anything in it, and nothing that changes it any more.
+    Memory(&'a PageMemory),
     /// Into strided tensors.
     Plan(&'a CopyPlan),
     /// Into a slot of a pool in this process.
@@ -40,6 +45,7 @@ impl PageSource<'_> {
     pub(crate) fn len(&self) -> usize {
         match self {
             PageSource::Bytes(bytes) => bytes.len(),
+            PageSource::Memory(memory) => memory.len(),
             PageSource::Plan(plan) => plan.slot_bytes(),
         }
     }
@@ -49,9 +55,18 @@ impl PageSource<'_> {
         let page = slot.claim()?;
         let (_, sum) = match self {
             PageSource::Bytes(bytes) => page.fill(bytes),
+            PageSource::Memory(memory) => memory.fill(page),
             PageSource::Plan(plan) => page.gather(plan),
         };
         Ok(sum)
+    }
+
+    /// What may be lent as it is.
+    pub(crate) fn own(&self) -> Option<PageMemory> {
+        match self {
+            PageSource::Memory(memory) => Some((*memory).clone()),
+            PageSource::Bytes(_) | PageSource::Plan(_) => None,
+        }
     }
 }
 
@@ -59,8 +74,25 @@ impl PageTarget<'_> {
     pub(crate) fn len(&self) -> usize {
         match self {
             PageTarget::Bytes(bytes) => bytes.len(),
+            PageTarget::Memory(memory) => memory.len(),
             PageTarget::Plan(plan) => plan.slot_bytes(),
             PageTarget::Slot(target) => target.page.slot().len(),
+        }
+    }
+
+    /// What may be lent as it is.
+    pub(crate) fn own(&self) -> Option<PageMemory> {
+        match self {
+            PageTarget::Memory(memory) => Some((*memory).clone()),
+            PageTarget::Slot(target) => Some(PageMemory::new(Arc::new(target.page.slot().clone()))),
+            PageTarget::Bytes(_) | PageTarget::Plan(_) => None,
+        }
+    }
+
+    /// The page was written where it is: this is the checksum of what is there.
+    pub(crate) fn note_checksum(&mut self, checksum: u64) {
+        if let PageTarget::Slot(target) = self {
+            target.checksum = checksum;
         }
     }
 
@@ -68,6 +100,7 @@ impl PageTarget<'_> {
     pub(crate) fn drain(&mut self, page: &Page) -> u64 {
         match self {
             PageTarget::Bytes(bytes) => page.drain(bytes),
+            PageTarget::Memory(memory) => memory.drain(page),
             PageTarget::Plan(plan) => page.scatter(plan),
             PageTarget::Slot(target) => {
                 target.checksum = target.page.fill_from(page);
@@ -139,6 +172,7 @@ impl Arriving {
                 PageTarget::Bytes(bytes) => {
                     copy_streaming(part, &mut bytes[self.received..end], &mut self.checksum);
                 }
+                PageTarget::Memory(memory) => memory.put(self.received, part, &mut self.checksum),
                 PageTarget::Plan(_) => {
                     let staged = match self.staged.take() {
                         Some(staged) => staged,

@@ -4,11 +4,38 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use turnkv_client::{HostMemory, PageMemory};
 
 /// Contiguous memory of pages, and the objects that keep it where it is.
 pub(crate) struct PageBuffers {
-    pages: Vec<(usize, usize)>,
+    pages: Vec<PageMemory>,
     owners: Vec<Py<PyAny>>,
+}
+
+/// One of them. A call lets go of all its shares before it ends.
+#[derive(Debug)]
+struct PageBuffer {
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address and a size; what may be done there is promised below.
+unsafe impl Send for PageBuffer {}
+// SAFETY: as above; `&PageBuffer` only reads the address itself.
+unsafe impl Sync for PageBuffer {}
+
+// SAFETY: address and size came from a live buffer that `PageBuffers::owners` keeps in place, or from a caller who passed (address,
+// bytes) and by the documented contract keeps it readable, and writable for a reload, during the call. Pages have at least one byte.
+unsafe impl HostMemory for PageBuffer {
+    fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 /// For how many hashes a call has memory, and for how many shards of each page: one for 0, too.
@@ -45,40 +72,36 @@ impl PageBuffers {
         for buffer in list.try_iter()? {
             let (address, bytes) = buffers.add(&buffer?, writable)?;
             if bytes as u64 != page_bytes {
-                let index = buffers.pages.len() - 1;
+                let index = buffers.pages.len();
                 return Err(PyValueError::new_err(format!(
                     "page {index} has {bytes} bytes, pages here have {page_bytes}"
                 )));
             }
-            if address.checked_add(bytes).is_none_or(|end| isize::try_from(end).is_err()) || address == 0 {
-                return Err(PyValueError::new_err("a page's address is not one of this process"));
+            let nowhere = || PyValueError::new_err("a page's address is not one of this process");
+            if address.checked_add(bytes).is_none_or(|end| isize::try_from(end).is_err()) {
+                return Err(nowhere());
             }
+            let address = NonNull::new(address as *mut u8).ok_or_else(nowhere)?;
+            buffers.pages.push(PageMemory::new(Arc::new(PageBuffer { address, bytes })));
         }
         wanted.check("buffers", buffers.pages.len())?;
         Ok(buffers)
     }
 
-    /// The pages' bytes, to read.
-    pub(crate) fn sources(&self) -> Vec<&[u8]> {
-        // SAFETY: each address and length came from a live buffer that `owners` keeps in place, or from a caller who passed
-        // (address, bytes) and by the documented contract keeps it readable and unchanged during the call.
-        self.pages
-            .iter()
-            .map(|&(at, bytes)| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) })
-            .collect()
+    /// The pages' memory, to be read.
+    pub(crate) fn sources(&self) -> &[PageMemory] {
+        &self.pages
     }
 
-    /// The pages' bytes, to write. Buffers that overlap are refused: they would be two exclusive borrows of one byte.
-    pub(crate) fn targets(&mut self) -> PyResult<Vec<&mut [u8]>> {
-        let mut order = self.pages.clone();
+    /// The pages' memory, to be written. Buffers that overlap are refused: one page would be written over another.
+    pub(crate) fn targets(&self) -> PyResult<&[PageMemory]> {
+        let range = |page: &PageMemory| (page.share().address().addr().get(), page.len());
+        let mut order: Vec<(usize, usize)> = self.pages.iter().map(range).collect();
         order.sort_unstable();
         if order.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
             return Err(PyValueError::new_err("two pages of one reload overlap in memory"));
         }
-        // SAFETY: as in `sources`, writable was checked or promised, and the ranges do not overlap one another.
-        let target =
-            |&(at, bytes): &(usize, usize)| unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes) };
-        Ok(self.pages.iter().map(target).collect())
+        Ok(&self.pages)
     }
 
     fn add(&mut self, buffer: &Bound<'_, PyAny>, writable: bool) -> PyResult<(usize, usize)> {
@@ -94,7 +117,6 @@ impl PageBuffers {
             self.owners.push(owner);
             (at, bytes)
         };
-        self.pages.push(pair);
         Ok(pair)
     }
 }

@@ -83,7 +83,7 @@ impl Pages {
     ) -> PyResult<OffloadReport> {
         let report = match self {
             Pages::Buffers(buffers) => {
-                let sources: Vec<_> = buffers.sources().into_iter().map(PageSource::Bytes).collect();
+                let sources: Vec<_> = buffers.sources().iter().map(PageSource::Memory).collect();
                 runtime::run(py, runtime, namespace.offload(options, hashes, &sources))
             }
             Pages::Host(plans) => {
@@ -109,7 +109,7 @@ impl Pages {
     ) -> PyResult<Reloaded> {
         let failed = |failed| error::from_client(py, failed);
         let mut targets: Vec<PageTarget<'_>> = match self {
-            Pages::Buffers(buffers) => buffers.targets()?.into_iter().map(PageTarget::Bytes).collect(),
+            Pages::Buffers(buffers) => buffers.targets()?.iter().map(PageTarget::Memory).collect(),
             Pages::Host(plans) => plans.iter().map(PageTarget::Plan).collect(),
             Pages::Device(DevicePages { context, plans, order }) => {
                 let call = namespace.reload_device(context.device()?, options, hashes, plans, *order);

@@ -43,6 +43,7 @@ pub mod local;
 pub mod manager;
 pub mod mapped;
 pub mod object_store;
+pub mod own;
 pub mod pages;
 pub mod process;
 pub mod proxy;

@@ -1,6 +1,7 @@
 //! A user of a pool, as a test writes one: a client, one namespace, chains of pages that verify themselves.
 //! Must not know: the server's process.
 
+use crate::own::OwnMemory;
 use crate::pages;
 use anyhow::{Result, ensure};
 use std::time::Duration;
@@ -64,6 +65,40 @@ impl User {
         let report = self.namespace.reload(options, hashes, &mut targets).await?;
         for (hash, page) in hashes.iter().zip(&bytes).take(report.pages) {
             ensure!(*page == pages::bytes(hash, self.page_bytes()), "WRONG BYTES for page {hash:?}");
+        }
+        Ok(report)
+    }
+
+    /// [`User::offload`] from memory with an owner, of which nothing is lent when the call has ended.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn offload_own(&self, options: &OffloadOptions, hashes: &[BlockHash]) -> Result<OffloadReport> {
+        let bytes: Vec<Vec<u8>> = hashes.iter().map(|hash| pages::bytes(hash, self.page_bytes())).collect();
+        let own = OwnMemory::of(&bytes)?;
+        let memory = own.pages(0..hashes.len())?;
+        let sources: Vec<PageSource<'_>> = memory.iter().map(PageSource::Memory).collect();
+        let report = self.namespace.offload(options, hashes, &sources).await;
+        drop(memory);
+        ensure!(own.is_alone(), "pages stay lent");
+        Ok(report?)
+    }
+
+    /// [`User::reload_with`] into memory with an owner, of which nothing is lent when the call has ended.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn reload_own(&self, options: &ReloadOptions, hashes: &[BlockHash]) -> Result<ReloadReport> {
+        let own = OwnMemory::new(hashes.len(), self.page_bytes())?;
+        let memory = own.pages(0..hashes.len())?;
+        let mut targets: Vec<PageTarget<'_>> = memory.iter().map(PageTarget::Memory).collect();
+        let report = self.namespace.reload(options, hashes, &mut targets).await;
+        drop(memory);
+        ensure!(own.is_alone(), "pages stay lent");
+        let report = report?;
+        for (at, hash) in hashes.iter().enumerate().take(report.pages) {
+            let right = own.read(at)? == pages::bytes(hash, self.page_bytes());
+            ensure!(right, "WRONG BYTES for page {hash:?}");
         }
         Ok(report)
     }

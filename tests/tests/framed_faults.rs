@@ -100,7 +100,15 @@ async fn run(server: &Server, tcp: SocketAddr, seed: u64, tally: &Tally) -> Resu
         for _ in 0..3 {
             let options = OffloadOptions { deadline: Some(DEADLINE), ..OffloadOptions::default() };
             let pages = if random.one_in(2) { FEW } else { PAGES };
-            drop(timed(tally, user.offload(&options, &hashes[..pages])).await?);
+            let own = random.one_in(2);
+            let offloading = async {
+                if own {
+                    user.offload_own(&options, &hashes[..pages]).await
+                } else {
+                    user.offload(&options, &hashes[..pages]).await
+                }
+            };
+            may_fail(timed(tally, offloading).await?)?;
             if random.one_in(8) {
                 proxy.cut();
             }
@@ -108,7 +116,7 @@ async fn run(server: &Server, tcp: SocketAddr, seed: u64, tally: &Tally) -> Resu
                 proxy.partition(true);
             }
             let pages = if random.one_in(2) { FEW } else { PAGES };
-            reload(&user, &hashes[..pages], tally).await?;
+            reload(&user, &hashes[..pages], random.one_in(2), tally).await?;
             proxy.partition(false);
         }
     }
@@ -120,15 +128,26 @@ async fn run(server: &Server, tcp: SocketAddr, seed: u64, tally: &Tally) -> Resu
 }
 
 /// Reloads, and checks every byte; that the call failed is no matter.
-async fn reload(user: &User, hashes: &[BlockHash], tally: &Tally) -> Result<()> {
+async fn reload(user: &User, hashes: &[BlockHash], own: bool, tally: &Tally) -> Result<()> {
     let options = ReloadOptions { deadline: Some(DEADLINE), ..ReloadOptions::default() };
-    match timed(tally, user.reload_with(&options, hashes)).await? {
-        Ok(report) => {
-            tally.pages.fetch_add(report.pages as u64, Ordering::Relaxed);
-            Ok(())
+    let reloading = async {
+        if own { user.reload_own(&options, hashes).await } else { user.reload_with(&options, hashes).await }
+    };
+    let report = may_fail(timed(tally, reloading).await?)?;
+    tally.pages.fetch_add(report.map_or(0, |report| report.pages as u64), Ordering::Relaxed);
+    Ok(())
+}
+
+/// A call may fail, but neither give wrong pages nor keep what was lent.
+fn may_fail<T>(done: Result<T>) -> Result<Option<T>> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(error)
+            if ["WRONG BYTES", "stay lent"].iter().any(|broken| error.to_string().contains(broken)) =>
+        {
+            Err(error)
         }
-        Err(error) if error.to_string().contains("WRONG BYTES") => Err(error),
-        Err(_) => Ok(()),
+        Err(_) => Ok(None),
     }
 }
 

@@ -9,6 +9,7 @@ use turnkv_benches::connection::{Connection, page_hashes};
 use turnkv_benches::memory::with_huge_pages;
 use turnkv_benches::network::Network;
 use turnkv_benches::options::{Common, PageSize};
+use turnkv_benches::own::OwnPages;
 use turnkv_benches::pages::{Pages, check_ends, check_whole};
 use turnkv_benches::raw::{self, RAW_END, RawEnd, RawStream};
 use turnkv_benches::server::{Budget, Server};
@@ -37,6 +38,10 @@ struct Options {
     /// Under TLS, as the bare streams.
     #[arg(long)]
     tls: bool,
+    /// From and into memory that is borrowed for a call, to and from which pages are copied; else from and into memory with an owner,
+    /// which is lent to the pool as it is.
+    #[arg(long)]
+    borrowed: bool,
     /// Where the server listens, and the bare streams' other end.
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
@@ -83,12 +88,21 @@ fn measure(options: &Options, clients: usize) -> Result<Table> {
     };
     let mut lanes = Vec::new();
     for client in 0..clients {
+        let ring = (RING_BYTES / clients).min(each);
+        let mut source = Pages::filled(ring, page_bytes);
+        let own = if options.borrowed {
+            None
+        } else {
+            let target = OwnPages::like(&mut Pages::empty(ring, page_bytes), page_bytes)?;
+            Some([OwnPages::like(&mut source, page_bytes)?, target])
+        };
         lanes.push(Lane {
             connection: Connection::open_on(&network, plane, page_bytes)?,
             raw: end.connect(&network)?,
             client: client as u64,
-            source: Pages::filled((RING_BYTES / clients).min(each), page_bytes),
-            target: Pages::empty((RING_BYTES / clients).min(each), page_bytes),
+            source,
+            target: Pages::empty(ring, page_bytes),
+            own,
             batch,
             starts: (0..each / page_bytes).step_by(batch).collect(),
         });
@@ -120,8 +134,9 @@ fn measure(options: &Options, clients: usize) -> Result<Table> {
 fn table(options: &Options, clients: usize, rates: [Series; 6]) -> Table {
     let wire = if options.tls { "TLS" } else { "TCP" };
     let place = options.netns.as_ref().map_or("the loopback", |_| "veth between two network namespaces");
+    let memory = if options.borrowed { "borrowed memory" } else { "memory with an owner" };
     let what = format!(
-        "{:?} over {wire}, {place}: {clients} client(s), batches of {} x {} KiB, every page verified",
+        "{:?} over {wire}, {place}: {clients} client(s), batches of {} x {} KiB, {memory}, every page verified",
         options.plane, options.batch, options.page.page_kib
     );
     let promise = if options.plane == Plane::Framed { ">= 0.9" } else { ">= 0.5" };
@@ -146,6 +161,8 @@ struct Lane {
     client: u64,
     source: Pages,
     target: Pages,
+    /// Where the pool's pages come from and go, if not from and into these.
+    own: Option<[OwnPages; 2]>,
     batch: usize,
     /// First page of every batch.
     starts: Vec<usize>,
@@ -160,8 +177,15 @@ impl Lane {
     fn offload(&mut self, round: u64) -> Result<()> {
         for at in self.starts.clone() {
             let hashes = self.hashes(round, at);
-            let pages = self.source.stamped(at..at + self.batch);
-            self.connection.offload_all(None, &hashes, &pages)?;
+            match &self.own {
+                Some([source, _]) => {
+                    self.connection.offload_own(&hashes, &source.stamped(at..at + self.batch)?)?;
+                }
+                None => {
+                    let pages = self.source.stamped(at..at + self.batch);
+                    self.connection.offload_all(None, &hashes, &pages)?;
+                }
+            }
         }
         Ok(())
     }
@@ -169,9 +193,18 @@ impl Lane {
     fn reload(&mut self, round: u64) -> Result<()> {
         for at in self.starts.clone() {
             let hashes = self.hashes(round, at);
-            let mut targets = self.target.targets(at, self.batch);
-            self.connection.reload_all(&hashes, &mut targets)?;
-            check_ends(&targets, at)?;
+            match &self.own {
+                Some([_, target]) => {
+                    let (first, targets) = target.targets(at, self.batch)?;
+                    self.connection.reload_own(&hashes, &targets)?;
+                    target.check_ends(first, at, self.batch)?;
+                }
+                None => {
+                    let mut targets = self.target.targets(at, self.batch);
+                    self.connection.reload_all(&hashes, &mut targets)?;
+                    check_ends(&targets, at)?;
+                }
+            }
         }
         Ok(())
     }
@@ -179,9 +212,19 @@ impl Lane {
     fn verify(&mut self, round: u64) -> Result<()> {
         for at in self.starts.clone() {
             let hashes = self.hashes(round, at);
-            let mut targets = self.target.targets(at, self.batch);
-            self.connection.reload_all(&hashes, &mut targets)?;
-            check_whole(&targets, &self.source.stamped(at..at + self.batch))?;
+            let wanted = self.source.stamped(at..at + self.batch);
+            match &self.own {
+                Some([_, target]) => {
+                    let (first, targets) = target.targets(at, self.batch)?;
+                    self.connection.reload_own(&hashes, &targets)?;
+                    target.check_whole(first, &wanted)?;
+                }
+                None => {
+                    let mut targets = self.target.targets(at, self.batch);
+                    self.connection.reload_all(&hashes, &mut targets)?;
+                    check_whole(&targets, &wanted)?;
+                }
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! server counts as one that speaks no frames. Must not know: verbs.
 
 use super::direct::DeviceWay;
+use super::own_pages::OwnPages;
 use super::rails::Rails;
 use super::staging::{Staged, StagingRoom};
 use crate::config::FabricConfig;
@@ -13,8 +14,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
+use turnkv_transfer::PageMemory;
 use turnkv_transfer::device::Device;
-use turnkv_transfer::fabric::Engine;
+use turnkv_transfer::fabric::{Access, Engine};
 
 /// The way to one server over a network.
 #[derive(Debug)]
@@ -83,6 +85,22 @@ impl FramedPlane {
         }
         rails.prepare(&self.port, lent, bytes, deadline).await?;
         self.staging.lend(device, &rails.reaches(), bytes, deadline).await
+    }
+
+    /// The caller's own pages, lent to the server of this connection as they are, with rails to reach them by. None: they have to be
+    /// copied.
+    pub(crate) async fn lend_pages(
+        &self,
+        lent: &mut Lent,
+        pages: Vec<PageMemory>,
+        access: Access,
+        deadline: Deadline,
+    ) -> Result<Option<OwnPages>> {
+        let rails = self.rails_to(&lent.server());
+        let bytes = pages.iter().map(PageMemory::len).sum();
+        rails.prepare(&self.port, lent, bytes, deadline).await?;
+        let framed = rails.only_framed();
+        Ok(framed.and_then(|(number, domain)| OwnPages::lend(domain, number, pages, access)))
     }
 
     /// A call came back otherwise than it should: a rail may be gone that this end still has.

@@ -105,6 +105,12 @@ impl Rails {
         reaches
     }
 
+    /// The framed domain and its number, if all rails that are open are framed.
+    pub(super) fn only_framed(&self) -> Option<(u32, &Arc<FramedDomain>)> {
+        let only = self.nics.with_rails().is_empty() && self.state.lock().count() > 0;
+        only.then_some((self.number, &self.domain))
+    }
+
     /// Ends the rails over the NIC with this domain: memory that was taken back stays with it as long as they are open.
     pub(super) fn renew(&self, domain: u32) {
         for nic in self.nics.with_rails().iter().filter(|nic| nic.number == domain) {

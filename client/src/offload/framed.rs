@@ -5,10 +5,11 @@
 //! ```text
 //! copy 0 --ask 0--> copy 1 (while the server reads 0) --answer 0, ask 1--> copy 2 (over 0) --answer 1, ask 2--> ...
 //! ```
+//! Pages that are lent where they are have their checksums taken in place of the copy.
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::framed::{FramedPlane, Staged};
+use crate::framed::{FramedPlane, LentFor, OwnPages, Staged};
 use crate::limits::{ASK_FIRST_BYTES_MIN, FRAMED_PIECE_BYTES_MAX, WINDOW_BYTES_MAX, YIELD_BYTES};
 use crate::local::Lent;
 use crate::namespace::Namespace;
@@ -19,7 +20,9 @@ use std::future::Future;
 use std::ops::Range;
 use turnkv_proto::limits::CARRIED_BYTES_MAX;
 use turnkv_proto::wire::{self, Verb};
+use turnkv_transfer::PageMemory;
 use turnkv_transfer::device::{Device, PageSlot};
+use turnkv_transfer::fabric::Access;
 
 /// What the server is asked to take at a time: the pages of one call, and where they are lent.
 struct Piece {
@@ -37,6 +40,11 @@ pub(crate) trait Stage: Sync {
         None
     }
 
+    /// These positions, if all of them may be lent where they are.
+    fn own(&self, _positions: Range<usize>) -> Option<Vec<PageMemory>> {
+        None
+    }
+
     /// Fills these parts of lent memory with the positions from `first` on; gives their checksums, in order. However this ends, the memory
     /// is lent to no other call while anything writes to it.
     fn stage(
@@ -50,6 +58,10 @@ pub(crate) trait Stage: Sync {
 
 impl Stage for [PageSource<'_>] {
     const PIECE_BYTES_MAX: u64 = FRAMED_PIECE_BYTES_MAX;
+
+    fn own(&self, positions: Range<usize>) -> Option<Vec<PageMemory>> {
+        self[positions].iter().map(PageSource::own).collect()
+    }
 
     async fn stage(
         &self,
@@ -84,7 +96,7 @@ struct Wanted<'a, S: Stage + ?Sized> {
     /// Pages of a piece.
     step: usize,
     /// None: the server has all pages.
-    staged: Option<Staged>,
+    lent_for: Option<LentFor>,
     /// The request carries them: what a transfer needs beside takes longer than to send so few.
     carried: bool,
 }
@@ -101,24 +113,33 @@ impl Namespace {
         sources: &S,
     ) -> Result<Done> {
         let present = self.leading_present(&mut lent, window).await?;
-        let (step, rest) = (self.pages_at_a_time::<S>(window), window.pages - present);
-        // Two pieces: one that is read, one that is filled.
-        let positions = window.moved.positions(rest.min(2 * step));
-        let staged = if positions == 0 {
-            None
-        } else {
-            let bytes = positions * self.page_bytes();
-            Some(plane.stage_for(sources.device(), &mut lent, bytes, window.deadline).await?)
+        let step = self.pages_at_a_time::<S>(window);
+        let positions = window.moved.positions(present)..window.moved.positions(window.pages);
+        let small = positions.len() * self.page_bytes() <= CARRIED_BYTES_MAX as usize;
+        let own = if small { None } else { sources.own(positions.clone()) };
+        let own = match own {
+            Some(pages) => plane.lend_pages(&mut lent, pages, Access::Read, window.deadline).await?,
+            None => None,
         };
-        let is_direct = staged.as_ref().is_some_and(Staged::is_direct);
-        let carried =
-            !is_direct && positions * self.page_bytes() <= CARRIED_BYTES_MAX as usize && plane.has_no_nic();
-        let wanted = Wanted { window, sources, present, step, staged, carried };
+        let lent_for = match own {
+            Some(own) => Some(LentFor::Own(own)),
+            None if positions.is_empty() => None,
+            None => {
+                // Two pieces: one that is read, one that is filled.
+                let positions = positions.len().min(window.moved.positions(2 * step));
+                let bytes = positions * self.page_bytes();
+                let device = sources.device();
+                Some(LentFor::Copies(plane.stage_for(device, &mut lent, bytes, window.deadline).await?))
+            }
+        };
+        let is_direct = lent_for.as_ref().is_some_and(LentFor::is_direct);
+        let carried = !is_direct && small && plane.has_no_nic();
+        let wanted = Wanted { window, sources, present, step, lent_for, carried };
         let done = self.offload_pieces(plane, &mut lent, &wanted).await;
-        if let Some(staged) = wanted.staged
+        if let Some(lent_for) = wanted.lent_for
             && !lent.is_waiting()
         {
-            staged.answered();
+            lent_for.answered();
         }
         done
     }
@@ -143,7 +164,7 @@ impl Namespace {
                     range = piece_from(range.end);
                     next = Some(self.fill_piece(lent, wanted, range.clone()).await);
                 }
-                let is_direct = wanted.staged.as_ref().is_some_and(Staged::is_direct);
+                let is_direct = wanted.lent_for.as_ref().is_some_and(LentFor::is_direct);
                 answer(plane, lent, &piece.window, is_direct).await
             };
             match answered.await {
@@ -183,38 +204,85 @@ impl Namespace {
         Ok((reply.present as usize).min(window.pages))
     }
 
-    /// Puts the pages of a piece that the server has not into lent memory, beside those of the piece before, and names them there.
+    /// Names the pages of a piece that the server has not where they are lent: in their own place, or in lent memory, into which they
+    /// are copied beside those of the piece before.
     async fn fill_piece<S: Stage + ?Sized>(
         &self,
         lent: &Lent,
         wanted: &Wanted<'_, S>,
         pages: Range<usize>,
     ) -> Result<Piece> {
-        let (moved, page_bytes) = (wanted.window.moved, self.page_bytes());
+        let moved = wanted.window.moved;
         let window = wanted.window.part(pages.clone());
         let begin = wire::BeginOffloadRequest { client: lent.client(), ..window.begin.clone() };
         let mut request = wire::RemoteOffloadRequest { begin: Some(begin), ..Default::default() };
-        let Some(staged) = &wanted.staged else { return Ok(Piece { window, request }) };
-        request.regions.push(staged.region());
+        let Some(lent_for) = &wanted.lent_for else { return Ok(Piece { window, request }) };
+        request.regions = lent_for.regions();
         let from = pages.start.max(wanted.present);
-        let (skipped, first) = (moved.positions(from - pages.start), moved.positions(from));
+        let positions = moved.positions(from)..moved.positions(pages.end);
+        request.pages = match lent_for {
+            LentFor::Own(own) => self.sum_own(own, wanted, positions).await?,
+            LentFor::Copies(staged) => self.copy_piece(staged, wanted, from, positions).await?,
+        };
+        let skipped = moved.positions(from - pages.start);
+        (skipped..).zip(&mut request.pages).for_each(|(number, page)| page.position = number as u32);
+        Ok(Piece { window, request })
+    }
+
+    /// Copies these positions, from page `from` on, into the half of lent memory that the piece before is not in.
+    async fn copy_piece<S: Stage + ?Sized>(
+        &self,
+        staged: &Staged,
+        wanted: &Wanted<'_, S>,
+        from: usize,
+        positions: Range<usize>,
+    ) -> Result<Vec<wire::RemotePage>> {
+        let (moved, page_bytes) = (wanted.window.moved, self.page_bytes());
         let half = (from - wanted.present) / wanted.step % 2 * moved.positions(wanted.step);
-        let offsets = (half..).take(moved.positions(pages.end) - first).map(|number| number * page_bytes);
-        let offsets: Vec<usize> = offsets.collect();
+        let offsets: Vec<usize> = (half..).take(positions.len()).map(|number| number * page_bytes).collect();
         let slots: Result<Vec<PageSlot>> =
             offsets.iter().map(|offset| staged.page(*offset, page_bytes)).collect();
-        let checksums = wanted.sources.stage(first, slots?, staged, window.deadline).await?;
-        let page = |(number, (offset, checksum)): (usize, (usize, u64))| {
+        let deadline = wanted.window.deadline;
+        let checksums = wanted.sources.stage(positions.start, slots?, staged, deadline).await?;
+        let page = |(offset, checksum): (usize, u64)| {
             let carried = match wanted.carried {
                 true => staged.slot(offset, page_bytes)?.page().to_vec().into(),
                 false => Bytes::new(),
             };
-            let (position, spans) = ((skipped + number) as u32, vec![span(offset, page_bytes)]);
-            Ok(wire::RemotePage { position, checksum, spans, carried })
+            Ok(wire::RemotePage {
+                checksum,
+                spans: vec![span(offset, page_bytes)],
+                carried,
+                ..Default::default()
+            })
         };
-        let pages = offsets.into_iter().zip(checksums).enumerate().map(page);
-        request.pages = pages.collect::<Result<_>>()?;
-        Ok(Piece { window, request })
+        offsets.into_iter().zip(checksums).map(page).collect()
+    }
+
+    /// Takes the checksums of these positions where they are.
+    async fn sum_own<S: Stage + ?Sized>(
+        &self,
+        own: &OwnPages,
+        wanted: &Wanted<'_, S>,
+        positions: Range<usize>,
+    ) -> Result<Vec<wire::RemotePage>> {
+        let first = wanted.window.moved.positions(wanted.present);
+        let (mut pages, mut summed) = (Vec::with_capacity(positions.len()), 0);
+        for position in positions {
+            let spans = vec![own.span(position - first)];
+            pages.push(wire::RemotePage {
+                checksum: own.checksum(position - first),
+                spans,
+                ..Default::default()
+            });
+            summed += self.page_bytes();
+            if summed >= YIELD_BYTES {
+                summed = 0;
+                tokio::task::yield_now().await;
+                wanted.window.deadline.check()?;
+            }
+        }
+        Ok(pages)
     }
 }
 

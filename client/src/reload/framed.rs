@@ -1,9 +1,9 @@
 //! One window of a reload over a network: the server writes pages into lent memory and tells of each when it is there; from there it
-//! is copied to its target and checked on the way. Owns: reading the stream of pages, asking once more for a page that arrived
+//! is copied to its target and checked on the way; or into the targets themselves, where they may be lent, and checked there. Owns: reading the stream of pages, asking once more for a page that arrived
 //! damaged. Must not know: what comes before and after the window.
 
 use crate::error::{Error, Result};
-use crate::framed::{FramedPlane, Staged};
+use crate::framed::{FramedPlane, LentFor};
 use crate::limits::YIELD_BYTES;
 use crate::local::Lent;
 use crate::namespace::Namespace;
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use turnkv_proto::limits::CARRIED_BYTES_MAX;
 use turnkv_proto::wire::{self, Verb};
+use turnkv_transfer::fabric::Access;
 
 /// How far a window came.
 enum Came {
@@ -33,14 +34,24 @@ impl Namespace {
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let staged = plane.stage(&mut lent, window.positions() * self.page_bytes(), window.deadline).await?;
-        let came = self.reload_twice(&mut lent, &staged, window, targets, report).await;
+        let bytes = window.positions() * self.page_bytes();
+        let small = bytes <= CARRIED_BYTES_MAX as usize;
+        let own = if small { None } else { targets.iter().map(PageTarget::own).collect() };
+        let own = match own {
+            Some(pages) => plane.lend_pages(&mut lent, pages, Access::Write, window.deadline).await?,
+            None => None,
+        };
+        let lent_for = match own {
+            Some(own) => LentFor::Own(own),
+            None => LentFor::Copies(plane.stage(&mut lent, bytes, window.deadline).await?),
+        };
+        let came = self.reload_twice(&mut lent, &lent_for, window, targets, report).await;
         if came.is_err() {
             plane.doubt();
         }
         // Lent memory whose call was answered to its end can be lent again as it is.
         if !lent.is_waiting() {
-            staged.answered();
+            lent_for.answered();
         }
         came
     }
@@ -49,20 +60,20 @@ impl Namespace {
     async fn reload_twice(
         &self,
         lent: &mut Lent,
-        staged: &Staged,
+        lent_for: &LentFor,
         window: &ReloadWindow,
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
     ) -> Result<()> {
         let before = report.pages;
-        if let Came::Through = self.reload_once(lent, staged, window, targets, report, false).await? {
+        if let Came::Through = self.reload_once(lent, lent_for, window, targets, report, false).await? {
             return Ok(());
         }
         // The wire may have damaged it, or the pool's memory: the server looks at its own bytes this time.
         let again = report.pages - before;
         let rest = window.starting_at(again);
         let targets = &mut targets[window.moved.positions(again)..];
-        if let Came::Damaged = self.reload_once(lent, staged, &rest, targets, report, true).await? {
+        if let Came::Damaged = self.reload_once(lent, lent_for, &rest, targets, report, true).await? {
             tracing::warn!(namespace = %self.id(), "a page was damaged on its way twice: it is a miss");
             report.miss = Some(MissCause::Checksum);
         }
@@ -72,7 +83,7 @@ impl Namespace {
     async fn reload_once(
         &self,
         lent: &mut Lent,
-        staged: &Staged,
+        lent_for: &LentFor,
         window: &ReloadWindow,
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
@@ -80,7 +91,12 @@ impl Namespace {
     ) -> Result<Came> {
         let page_bytes = self.page_bytes();
         let carry = window.positions() * page_bytes <= CARRIED_BYTES_MAX as usize;
-        let mut incoming = Incoming::ask(self, lent, staged, window, Asked { verify, carry })?;
+        let spans = match lent_for {
+            LentFor::Copies(_) => spans_behind_one_another(window.positions(), page_bytes),
+            LentFor::Own(own) => own.last(window.positions()).map(|page| own.span(page)).collect(),
+        };
+        let asked = Asked { regions: lent_for.regions(), spans, verify, carry };
+        let mut incoming = Incoming::ask(lent, window, asked)?;
         let (mut copied, mut arrivals, mut staging) = (0, Arrivals::new(window.moved), Staging::default());
         while let Some((position, page)) = incoming.next().await? {
             let page = match page {
@@ -92,9 +108,18 @@ impl Namespace {
                 }
             };
             let target = &mut targets[position];
-            let found = match page.carried.is_empty() {
-                true => target.drain(&staged.slot(position * page_bytes, page_bytes)?.page()),
-                false => take_carried(page.carried, page_bytes, target, &mut staging)?,
+            let found = match lent_for {
+                _ if !page.carried.is_empty() => {
+                    take_carried(page.carried, page_bytes, target, &mut staging)?
+                }
+                LentFor::Copies(staged) => {
+                    target.drain(&staged.slot(position * page_bytes, page_bytes)?.page())
+                }
+                LentFor::Own(own) => {
+                    let sum = own.checksum(own.last(window.positions()).start + position);
+                    target.note_checksum(sum);
+                    sum
+                }
             };
             if self.link.config.verify && found != page.checksum {
                 tracing::debug!(namespace = %self.id(), position, "a page was damaged on its way");
@@ -128,12 +153,21 @@ pub(super) fn take_carried(
 }
 
 /// How pages are asked for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Asked {
+    /// Memory that is lent for them.
+    pub(crate) regions: Vec<wire::RemoteRegion>,
+    /// Where in it each goes.
+    pub(crate) spans: Vec<wire::RemoteSpan>,
     /// The server looks at its own bytes.
     pub(crate) verify: bool,
     /// The answers may carry them.
     pub(crate) carry: bool,
+}
+
+/// So many pages, one behind the other in the only region of a call.
+pub(crate) fn spans_behind_one_another(pages: usize, page_bytes: usize) -> Vec<wire::RemoteSpan> {
+    (0..pages).map(|page| span(page * page_bytes, page_bytes)).collect()
 }
 
 /// The stream that answers one call: each page in lent memory, or in the answer, in order.
@@ -146,26 +180,19 @@ pub(crate) struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    /// Asks for a window's pages, one behind the other in lent memory.
-    pub(crate) fn ask(
-        namespace: &Namespace,
-        lent: &'a mut Lent,
-        staged: &Staged,
-        window: &'a ReloadWindow,
-        Asked { verify, carry }: Asked,
-    ) -> Result<Incoming<'a>> {
-        let page_bytes = namespace.page_bytes();
-        let page = |position: usize| wire::RemotePage {
+    /// Asks for a window's pages.
+    pub(crate) fn ask(lent: &'a mut Lent, window: &'a ReloadWindow, asked: Asked) -> Result<Incoming<'a>> {
+        let page = |(position, span): (usize, wire::RemoteSpan)| wire::RemotePage {
             position: position as u32,
-            spans: vec![span(position * page_bytes, page_bytes)],
+            spans: vec![span],
             ..Default::default()
         };
         let request = wire::RemoteReloadRequest {
             begin: Some(wire::BeginReloadRequest { client: lent.client(), ..window.begin.clone() }),
-            regions: vec![staged.region()],
-            pages: (0..window.positions()).map(page).collect(),
-            verify,
-            carry_bytes_max: if carry { CARRIED_BYTES_MAX } else { 0 },
+            regions: asked.regions,
+            pages: asked.spans.into_iter().enumerate().map(page).collect(),
+            verify: asked.verify,
+            carry_bytes_max: if asked.carry { CARRIED_BYTES_MAX } else { 0 },
         };
         lent.request(Verb::RemoteReload, &request, window.deadline)?;
         Ok(Incoming { lent, window, waiting: VecDeque::new(), next: 0, more: true })

@@ -16,6 +16,7 @@
 //! Either end may be in a region, where somebody else may be writing: every byte is loaded once, by `shared` or
 //! by a kernel's own instructions, so the checksum is that of the bytes that were copied, whoever wrote them.
 
+use std::ptr;
 use std::sync::OnceLock;
 
 use bytes::BytesMut;
@@ -60,6 +61,30 @@ pub(crate) fn append(source: &[u8], target: &mut BytesMut, sum: &mut Checksum) {
     }
 }
 
+/// The same of bytes that others may be writing.
+///
+/// # Safety
+/// `source` is readable for `bytes`.
+pub(crate) unsafe fn append_shared(
+    source: *const u8,
+    bytes: usize,
+    target: &mut BytesMut,
+    sum: &mut Checksum,
+) {
+    target.reserve(bytes);
+    for start in (0..bytes).step_by(CHUNK_BYTES) {
+        let (chunk, before) = (CHUNK_BYTES.min(bytes - start), target.len());
+        // SAFETY: the chunk ends at `bytes` or before, and the room for it was reserved; it is initialised when it becomes part of the
+        // buffer.
+        unsafe {
+            let room = target.spare_capacity_mut().as_mut_ptr().cast();
+            shared::copy(source.add(start), room, chunk);
+            target.set_len(before + chunk);
+        }
+        sum.update(&target[before..]);
+    }
+}
+
 /// A chunk on the stack, whole cache lines: what others write elsewhere does not change it.
 #[repr(align(64))]
 pub(crate) struct Stage {
@@ -91,12 +116,9 @@ impl Stage {
 ///
 /// # Safety
 /// `source` is readable for `bytes`.
-pub(crate) unsafe fn sum_chunks(source: *const u8, bytes: usize, sum: &mut Checksum) {
-    let mut stage = Stage::new();
-    for start in (0..bytes).step_by(CHUNK_BYTES) {
-        // SAFETY: the chunk ends at `bytes` or before.
-        unsafe { stage.take(source.add(start), CHUNK_BYTES.min(bytes - start), sum) };
-    }
+pub(crate) unsafe fn sum_part(source: *const u8, bytes: usize, sum: &mut Checksum) {
+    // SAFETY: the caller's promise.
+    unsafe { StreamingCopy::new().sum(source, bytes, sum) }
 }
 
 /// Copies `bytes` bytes and gives their checksum. All of them are visible to other cores before this returns.
@@ -216,7 +238,7 @@ impl StreamingCopy {
                 // is aligned.
                 unsafe {
                     self.copy_chunks(source, target, head, sum);
-                    let remainder = (fused.run)(source.add(head), target.add(head), body, sum.register());
+                    let remainder = (fused.copy)(source.add(head), target.add(head), body, sum.register());
                     sum.resume(&remainder);
                 }
                 done = head + body;
@@ -226,7 +248,28 @@ impl StreamingCopy {
         unsafe { self.copy_chunks(source.add(done), target.add(done), bytes - done, sum) };
     }
 
-    /// The same without a fused kernel.
+    /// Adds `bytes` bytes to a checksum, and copies nothing.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes`.
+    unsafe fn sum(self, source: *const u8, bytes: usize, sum: &mut Checksum) {
+        let mut done = 0;
+        if let Some(fused) = &self.kernel.fused {
+            done = bytes / fused.block_bytes * fused.block_bytes;
+            if done > 0 {
+                // SAFETY: the caller's promise; whole blocks, one at least; this processor runs the kernel.
+                let remainder = unsafe { (fused.sum)(source, ptr::null_mut(), done, sum.register()) };
+                sum.resume(&remainder);
+            }
+        }
+        let mut stage = Stage::new();
+        for start in (done..bytes).step_by(CHUNK_BYTES) {
+            // SAFETY: the chunk ends at `bytes` or before.
+            unsafe { stage.take(source.add(start), CHUNK_BYTES.min(bytes - start), sum) };
+        }
+    }
+
+    /// The same as [`StreamingCopy::copy_summed`] without a fused kernel.
     ///
     /// # Safety
     /// As [`copy_checksummed`].

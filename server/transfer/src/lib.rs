@@ -6,6 +6,7 @@
 //!
 //! - [`region`]: shared memory regions (sealed memfds); [`slot`]: places in them; [`page`]: access to their bytes
 //! - `shared`: copies of bytes that others may be writing; `claims`: who in this process writes which of them
+//! - [`memory`]: a page in memory of its caller's own, which may be lent as it is
 //! - [`span`]: pieces of scattered slots mapped side by side
 //! - [`plan`]: copy plans between a page slot and strided tensors: pure offset arithmetic
 //! - `strided`: running those plans
@@ -42,6 +43,7 @@ mod library;
 pub mod limits;
 pub mod listener;
 pub mod local;
+pub mod memory;
 pub mod page;
 mod peer;
 pub mod pieces;
@@ -66,6 +68,7 @@ pub use listener::{
     who_listens,
 };
 pub use local::LocalSocket;
+pub use memory::PageMemory;
 pub use page::{Claimed, Page, PageMut};
 pub use peer::{Peer, peer_groups};
 pub use pieces::{PieceBuffers, free_heap_bytes, keep_heap, share_heaps, trim_heap};

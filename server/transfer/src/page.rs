@@ -26,7 +26,7 @@ use std::ops::Range;
 use bytes::BytesMut;
 
 use crate::checksum::Checksum;
-use crate::copy::{self, sum_chunks};
+use crate::copy::{self, sum_part};
 use crate::limits::CHUNK_BYTES;
 use crate::plan::CopyPlan;
 use crate::shared;
@@ -287,7 +287,7 @@ impl Page {
         check_part(&self.slot, 0, bytes);
         let mut sum = Checksum::new();
         // SAFETY: the part is mapped (checked).
-        unsafe { sum_chunks(self.slot.as_ptr(), bytes, &mut sum) };
+        unsafe { sum_part(self.slot.as_ptr(), bytes, &mut sum) };
         sum.finish()
     }
 
@@ -298,18 +298,8 @@ impl Page {
     /// If the part does not lie inside the slot.
     pub(crate) fn append_to(&self, part: Range<usize>, target: &mut BytesMut, sum: &mut Checksum) {
         check_part(&self.slot, part.start, part.len());
-        target.reserve(part.len());
-        for start in part.clone().step_by(CHUNK_BYTES) {
-            let (bytes, before) = (CHUNK_BYTES.min(part.end - start), target.len());
-            // SAFETY: the chunk lies inside the slot (checked), which is mapped, and the room for it was
-            // reserved; it is initialised when it becomes part of the buffer.
-            unsafe {
-                let room = target.spare_capacity_mut().as_mut_ptr().cast();
-                shared::copy(self.slot.as_ptr().add(start), room, bytes);
-                target.set_len(before + bytes);
-            }
-            sum.update(&target[before..]);
-        }
+        // SAFETY: the part lies inside the slot, which is mapped (checked).
+        unsafe { copy::append_shared(self.slot.as_ptr().wrapping_add(part.start), part.len(), target, sum) };
     }
 }
 

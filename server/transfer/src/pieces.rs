@@ -4,6 +4,7 @@
 use crate::checksum::Checksum;
 use crate::copy::append;
 use crate::limits::{HEAP_KEPT_BYTES, HEAPS_MAX, PIECE_BUFFERS_MAX};
+use crate::memory::PageMemory;
 use crate::page::Page;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -41,6 +42,15 @@ impl PieceBuffers {
     #[must_use]
     pub fn copy_page(&self, page: &Page, part: Range<usize>, sum: &mut Checksum) -> Bytes {
         self.piece(part.len(), |buffer| page.append_to(part, buffer, sum))
+    }
+
+    /// The same of a part of a page in memory of its own.
+    ///
+    /// # Panics
+    /// If the part is larger than a piece, or does not lie inside the page.
+    #[must_use]
+    pub fn copy_memory(&self, memory: &PageMemory, part: Range<usize>, sum: &mut Checksum) -> Bytes {
+        self.piece(part.len(), |buffer| memory.append_to(part, buffer, sum))
     }
 
     fn piece(&self, bytes: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {

@@ -17,14 +17,20 @@ pub(super) struct CopyKernel {
     /// Copies so many bytes, streaming where there is such a thing.
     pub(super) copy: unsafe fn(*const u8, *mut u8, usize),
     /// Copy and checksum in one.
-    pub(super) fused: Option<FusedCopy>,
+    pub(super) fused: Option<Fused>,
 }
 
-/// Copies whole blocks to an aligned target and folds them onto the checksum's register.
+/// Folds whole blocks onto the checksum's register: source, target, bytes, register.
+pub(super) type Fold = unsafe fn(*const u8, *mut u8, usize, u64) -> Remainder;
+
+/// Checksums out of wide registers.
 #[derive(Debug)]
-pub(super) struct FusedCopy {
+pub(super) struct Fused {
     pub(super) block_bytes: usize,
-    pub(super) run: unsafe fn(*const u8, *mut u8, usize, u64) -> Remainder,
+    /// Copies to an aligned target on the way.
+    pub(super) copy: Fold,
+    /// Uses no target.
+    pub(super) sum: Fold,
 }
 
 /// # Safety

@@ -12,14 +12,14 @@ use std::arch::aarch64::{
 use std::arch::asm;
 
 use super::fold::{REMAINDER_BYTES, Remainder, Shift};
-use super::kernel::{CopyKernel, FusedCopy, copy_plain};
+use super::kernel::{CopyKernel, Fused, copy_plain};
 
 /// The only one.
 pub(super) static KERNELS: [CopyKernel; 1] = [CopyKernel {
     name: "neon",
     runs: || std::arch::is_aarch64_feature_detected!("pmull"),
     copy: copy_plain,
-    fused: Some(FusedCopy { block_bytes: NEON_BLOCK_BYTES, run: fused_neon }),
+    fused: Some(Fused { block_bytes: NEON_BLOCK_BYTES, copy: fused_neon::<true>, sum: fused_neon::<false> }),
 }];
 
 /// Vectors that are folded side by side.
@@ -27,13 +27,18 @@ const VECTORS: usize = 8;
 /// Bytes that the kernel moves at once.
 const NEON_BLOCK_BYTES: usize = VECTORS * REMAINDER_BYTES;
 
-/// Copies `bytes` bytes and folds them.
+/// Folds `bytes` bytes, and copies them if it is to.
 ///
 /// # Safety
 /// As `StreamingCopy::copy`, on a processor that has the features. `bytes` is a multiple of the block, one at
-/// least.
+/// least; `target` is not used where nothing is copied.
 #[target_feature(enable = "neon,aes")]
-unsafe fn fused_neon(source: *const u8, target: *mut u8, bytes: usize, register: u64) -> Remainder {
+unsafe fn fused_neon<const COPIES: bool>(
+    source: *const u8,
+    target: *mut u8,
+    bytes: usize,
+    register: u64,
+) -> Remainder {
     const BLOCK: Shift = Shift::by_bytes(NEON_BLOCK_BYTES);
     const LANE: Shift = Shift::by_bytes(REMAINDER_BYTES);
     // SAFETY: every access is below `bytes`, which the caller vouches for.
@@ -42,7 +47,7 @@ unsafe fn fused_neon(source: *const u8, target: *mut u8, bytes: usize, register:
             std::array::from_fn(|i| load(source.add(at + i * REMAINDER_BYTES)))
         };
         let write = |at: usize, block: &[uint8x16_t; VECTORS]| {
-            for (i, vector) in block.iter().enumerate() {
+            for (i, vector) in block.iter().enumerate().filter(|_| COPIES) {
                 store(target.add(at + i * REMAINDER_BYTES), *vector);
             }
         };

@@ -60,6 +60,23 @@ fn every_length_has_the_checksum_of_its_bytes() {
     }
 }
 
+#[test]
+fn bytes_that_are_not_copied_have_the_same_checksum() {
+    let source = pattern(3 * 1024 + 200);
+    for kernel in runnable() {
+        for bytes in 0..=source.len() {
+            let (skew, mut sum) = (bytes % 64 % (source.len() - bytes + 1), Checksum::new());
+            let part = &source[skew..skew + bytes];
+            let (first, rest) = part.split_at(bytes / 3);
+            for part in [first, rest] {
+                // SAFETY: a slice is readable.
+                unsafe { StreamingCopy { kernel }.sum(part.as_ptr(), part.len(), &mut sum) };
+            }
+            assert_eq!(sum.finish(), checksum(part), "{} {bytes}", kernel.name);
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn parts_of_any_bytes_make_the_checksum_of_all_of_them(

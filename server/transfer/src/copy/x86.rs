@@ -15,7 +15,7 @@ use std::arch::x86_64::{
 };
 
 use super::fold::{REMAINDER_BYTES, Remainder, Shift};
-use super::kernel::{CopyKernel, FusedCopy, LINE_BYTES};
+use super::kernel::{CopyKernel, Fused, LINE_BYTES};
 use crate::shared;
 
 macro_rules! has {
@@ -30,13 +30,21 @@ pub(super) static KERNELS: [CopyKernel; 6] = [
         name: "avx512",
         runs: has!("avx512f", "vpclmulqdq", "pclmulqdq"),
         copy: copy_avx512,
-        fused: Some(FusedCopy { block_bytes: AVX512_BLOCK_BYTES, run: fused_avx512 }),
+        fused: Some(Fused {
+            block_bytes: AVX512_BLOCK_BYTES,
+            copy: fused_avx512::<true>,
+            sum: fused_avx512::<false>,
+        }),
     },
     CopyKernel {
         name: "avx2",
         runs: has!("avx2", "vpclmulqdq", "pclmulqdq"),
         copy: copy_avx2,
-        fused: Some(FusedCopy { block_bytes: AVX2_BLOCK_BYTES, run: fused_avx2 }),
+        fused: Some(Fused {
+            block_bytes: AVX2_BLOCK_BYTES,
+            copy: fused_avx2::<true>,
+            sum: fused_avx2::<false>,
+        }),
     },
     // Without wide products a fold of 16 bytes was not measured to gain anything: these copy wide, chunk by
     // chunk.
@@ -46,7 +54,7 @@ pub(super) static KERNELS: [CopyKernel; 6] = [
         name: "sse",
         runs: has!("pclmulqdq"),
         copy: copy_sse2,
-        fused: Some(FusedCopy { block_bytes: SSE_BLOCK_BYTES, run: fused_sse }),
+        fused: Some(Fused { block_bytes: SSE_BLOCK_BYTES, copy: fused_sse::<true>, sum: fused_sse::<false> }),
     },
     CopyKernel { name: "sse2", runs: has!("sse2"), copy: copy_sse2, fused: None },
 ];
@@ -132,14 +140,19 @@ macro_rules! fused_kernel {
         /// Bytes that the kernel moves at once.
         const $block: usize = $registers * size_of::<$vector>();
 
-        /// Copies `bytes` bytes and folds them: `$registers` registers of remainders, each of every
-        /// `$registers`th vector, and the last ones into one at the end.
+        /// Folds `bytes` bytes, and copies them if it is to: `$registers` registers of remainders, each of
+        /// every `$registers`th vector, and the last ones into one at the end.
         ///
         /// # Safety
         /// As `StreamingCopy::copy`, on a processor that has the features. `bytes` is a multiple of the
-        /// block, one at least; `target` is aligned to a line.
+        /// block, one at least; `target` is aligned to a line, and not used where nothing is copied.
         #[target_feature(enable = $feature)]
-        unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize, register: u64) -> Remainder {
+        unsafe fn $name<const COPIES: bool>(
+            source: *const u8,
+            target: *mut u8,
+            bytes: usize,
+            register: u64,
+        ) -> Remainder {
             const WIDTH: usize = size_of::<$vector>();
             const BLOCK: Shift = Shift::by_bytes($block);
             const VECTOR: Shift = Shift::by_bytes(WIDTH);
@@ -150,13 +163,13 @@ macro_rules! fused_kernel {
             };
             let block_shift = $repeat(pair(&BLOCK));
             // SAFETY: every access is below `bytes`, which the caller vouches for; `target + at` is aligned
-            // to the vector, as the target and every step are.
+            // to the vector, as the target and every step are, and only made where something is copied.
             unsafe {
                 let read = |at: usize| -> [$vector; $registers] {
                     std::array::from_fn(|i| $load(source.add(at + i * WIDTH).cast()))
                 };
                 let write = |at: usize, block: &[$vector; $registers]| {
-                    for (i, vector) in block.iter().enumerate() {
+                    for (i, vector) in block.iter().enumerate().filter(|_| COPIES) {
                         $stream(target.add(at + i * WIDTH).cast(), *vector);
                     }
                 };

@@ -38,9 +38,9 @@ impl Access {
 ///
 /// # Safety
 /// From when a value is made until it is dropped, all of `[address, address + bytes)` stays mapped and
-/// initialised, at the same place, readable and writable by any thread and by devices, and no Rust reference
-/// to it lives while it is registered: bytes change under whoever looks. `bytes` is at least 1 and never
-/// changes.
+/// initialised, at the same place, readable by any thread and by devices, writable where it is given for
+/// writing, and no Rust reference to it lives while it is registered: bytes change under whoever looks.
+/// `bytes` is at least 1 and never changes.
 pub unsafe trait HostMemory: Send + Sync + fmt::Debug {
     /// Where it begins.
     fn address(&self) -> NonNull<u8>;
