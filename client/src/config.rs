@@ -125,6 +125,11 @@ pub enum ConfigError {
     /// Data rails need a port where frames are spoken.
     #[error("the framed data plane needs a tls:// or tcp:// address, got {0:?}")]
     FramedNeedsTcp(String),
+    /// A list ends, begins or goes on with nothing.
+    #[error(
+        "{0:?} has a comma with no address beside it: an address may be missing, or the comma is too much"
+    )]
+    LooseComma(String),
     /// Whoever gives certificates means them to be used: what was to be secret would travel in the open.
     #[error("certificates are given and {0:?} is not encrypted: use tls://host:port, or give none")]
     NotEncrypted(String),

@@ -19,16 +19,19 @@ impl Address {
             return Ok(vec![Address::parse(text)?]);
         }
         let mut list: Vec<Address> = Vec::new();
-        for part in text.split(',') {
-            let address = Address::parse(part.trim())?;
+        for part in text.split(',').map(str::trim) {
+            if part.is_empty() {
+                return Err(ConfigError::LooseComma(text.to_owned()));
+            }
+            let address = Address::parse(part)?;
             if !address.is_member_like(list.first().unwrap_or(&address)) {
                 return Err(ConfigError::MixedList(text.to_owned()));
             }
             if !list.contains(&address) {
                 list.push(address);
             }
-            in_range("addresses", list.len() as u64, 1, MEMBERS_LISTED_MAX as u64)?;
         }
+        in_range("addresses", list.len() as u64, 1, MEMBERS_LISTED_MAX as u64)?;
         Ok(list)
     }
 
@@ -61,10 +64,13 @@ mod tests {
         ] {
             assert!(matches!(parsed(mixed), Err(ConfigError::MixedList(_))), "{mixed}");
         }
-        for bad in ["tcp://a:1,", ",", "tcp://a:1,b:2"] {
-            assert!(matches!(parsed(bad), Err(ConfigError::BadAddress(_))), "{bad}");
+        assert!(matches!(parsed("tcp://a:1,b:2"), Err(ConfigError::BadAddress(_))));
+        for loose in ["tcp://a:1,", ",", "tcp://a:1, ,tcp://b:2", ",tls://a:1"] {
+            assert!(matches!(parsed(loose), Err(ConfigError::LooseComma(_))), "{loose}");
         }
-        let many: Vec<String> = (0..17).map(|port| format!("tcp://a:{}", port + 1)).collect();
-        assert!(matches!(parsed(&many.join(",")), Err(ConfigError::OutOfRange { got: 17, max: 16, .. })));
+        let many: Vec<String> = (0..41).map(|port| format!("tcp://a:{}", port + 1)).collect();
+        assert!(matches!(parsed(&many.join(",")), Err(ConfigError::OutOfRange { got: 41, max: 16, .. })));
+        let twice = [&many[..16], &many[..16]].concat().join(",");
+        assert_eq!(parsed(&twice).unwrap().len(), 16);
     }
 }
