@@ -149,11 +149,11 @@ class Pool:
     Slingshot), "framed" (TCP), or "auto": the fastest that both ends have. `nics`: names of the NICs to use; None: of each
     fabric the first. `libfabric_provider`: None: efa or cxi. `device_memory`: "auto": NICs read and write memory of a GPU where
     it, its driver and all of them have dma-bufs; "host": its pages go through host memory. What is not given is taken from
-    TURNKV_FABRIC, TURNKV_NICS (names with commas), TURNKV_LIBFABRIC_PROVIDER and TURNKV_DEVICE_MEMORY. For a host without a pool `address` may name several members of a
-    cluster, all tls:// or all tcp://, with commas between: the first that is well is used, and those that they tell of after
-    it. `follow_homes`: a turn goes to the member that its session is at home at, and what names the session with it; False:
-    it stays where the other calls go, which pulls the session's pages. `call_ms`: the deadline of every call that sets
-    none. Raises ValueError for an address or value that cannot be meant.
+    TURNKV_FABRIC, TURNKV_NICS (names with commas), TURNKV_LIBFABRIC_PROVIDER and TURNKV_DEVICE_MEMORY. For a host without a
+    pool `address` may name several members of a cluster, all tls:// or all tcp://, with commas between: the first that is well
+    is used, and those that they tell of after it. `follow_homes`: a turn goes to the member that its session is at home at, and
+    what names the session with it; False: it stays where the other calls go, which pulls the session's pages. `call_ms`: the
+    deadline of every call that sets none. Raises ValueError for an address or value that cannot be meant.
     """
 
     def __new__(
@@ -190,8 +190,8 @@ class Pool:
         """The fastest fabric by which pages travel over a network just now: framed, libfabric or verbs; None: by none."""
     @property
     def device_way(self) -> str | None:
-        """How a GPU's pages crossed the network in the last call with one: "direct" (NICs reach its memory), or "host: " and why they
-        went through host memory; None: there was no such call."""
+        """How a GPU's pages crossed the network in the last call with one: "direct" (NICs reach its memory), or "host: " and why
+        they went through host memory; None: there was no such call."""
     def open_namespace(
         self,
         model: str,
