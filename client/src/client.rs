@@ -10,6 +10,7 @@ use crate::members::Members;
 use crate::namespace::Namespace;
 use crate::session::{SessionList, session_list};
 use std::sync::Arc;
+use std::time::Duration;
 use turnkv_proto::wire;
 use turnkv_proto::{NamespaceId, Spec};
 use turnkv_transfer::fabric::Engine as Fabric;
@@ -61,8 +62,14 @@ impl Client {
 
     /// Opens a namespace: says what its pages look like.
     pub async fn open_namespace(&self, spec: Spec) -> Result<Namespace> {
+        self.open_namespace_within(spec, None).await
+    }
+
+    /// The same by a deadline of its own, as a call sets one (none: the client's `call_ms`); a private pool has its time to start beside
+    /// that.
+    pub async fn open_namespace_within(&self, spec: Spec, within: Option<Duration>) -> Result<Namespace> {
         let namespace = Namespace::new(Arc::clone(&self.members), spec.check()?);
-        let deadline = namespace.link.starting_deadline();
+        let deadline = namespace.link.starting_deadline(within);
         let mut tries = namespace.tries(None);
         loop {
             match tries.at().open_first(tries.share(deadline)).await {

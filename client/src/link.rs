@@ -111,9 +111,10 @@ impl Link {
     }
 
     /// The deadline of a call that may have to start the pool first.
-    pub(crate) fn starting_deadline(&self) -> Deadline {
+    pub(crate) fn starting_deadline(&self, within: Option<Duration>) -> Deadline {
         let start = if self.embedded.is_some() { crate::limits::EMBEDDED_START_WAIT } else { Duration::ZERO };
-        Deadline::after(start + Duration::from_millis(self.config.call_ms))
+        let within = within.unwrap_or(Duration::from_millis(self.config.call_ms));
+        Deadline::after(start.saturating_add(within))
     }
 
     /// Begins a call, unless the pool is known to be sick.

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::time::Duration;
 use turnkv_proto::wire::{self, TierKind};
 use turnkv_proto::{BlockHash, SessionId, Shards, pack_hashes};
+use turnkv_transfer::PageMemory;
 
 pub(crate) mod device;
 pub(crate) mod framed;
@@ -148,6 +149,10 @@ impl Namespace {
     ) -> Result<ReloadReport> {
         let moved = self.moved(options.shard, options.shards)?;
         self.check_pages(moved, hashes, targets.iter().map(PageTarget::len))?;
+        let own: Vec<PageMemory> = targets.iter().filter_map(PageTarget::own).collect();
+        if PageMemory::any_overlap(&own) {
+            return Err(Error::invalid("two pages of one reload overlap in memory"));
+        }
         self.reload_into(options, hashes, targets, self.link.deadline(options.deadline)).await
     }
 

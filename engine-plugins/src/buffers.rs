@@ -95,10 +95,7 @@ impl PageBuffers {
 
     /// The pages' memory, to be written. Buffers that overlap are refused: one page would be written over another.
     pub(crate) fn targets(&self) -> PyResult<&[PageMemory]> {
-        let range = |page: &PageMemory| (page.share().address().addr().get(), page.len());
-        let mut order: Vec<(usize, usize)> = self.pages.iter().map(range).collect();
-        order.sort_unstable();
-        if order.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+        if PageMemory::any_overlap(&self.pages) {
             return Err(PyValueError::new_err("two pages of one reload overlap in memory"));
         }
         Ok(&self.pages)

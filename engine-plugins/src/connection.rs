@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use turnkv_client::{Client, ClientConfig, NamespaceId, NamespaceSpec, TierKind};
 
@@ -75,17 +76,19 @@ impl PoolConnection {
         Ok((client, runtime))
     }
 
-    /// The open namespace of `spec`: asks the server only when this process has not yet.
+    /// The open namespace of `spec`: asks the server only when this process has not yet, and takes `within` for that at most (none:
+    /// `call_ms`).
     pub(crate) fn namespace(
         &self,
         py: Python<'_>,
         spec: &NamespaceSpec,
+        within: Option<Duration>,
     ) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
         let (client, runtime) = self.client(py)?;
         if let Some(namespace) = self.connected(py).namespaces.get(spec) {
             return Ok((namespace.clone(), runtime));
         }
-        let opened = runtime::run(py, runtime, client.open_namespace(spec.clone()));
+        let opened = runtime::run(py, runtime, client.open_namespace_within(spec.clone(), within));
         let namespace = opened.map_err(|failed| error::from_client(py, failed))?;
         self.connected(py).namespaces.insert(spec.clone(), namespace.clone());
         Ok((namespace, runtime))

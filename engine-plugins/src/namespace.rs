@@ -12,7 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use turnkv_client::{EndTurn, NamespaceId, NamespaceSpec};
 
@@ -31,14 +31,26 @@ impl Namespace {
         connection: Arc<PoolConnection>,
         spec: NamespaceSpec,
     ) -> PyResult<Namespace> {
-        let (opened, _) = connection.namespace(py, &spec)?;
+        let (opened, _) = connection.namespace(py, &spec, None)?;
         let shape = PageShape::new(&spec, opened.page_tokens(), opened.shard_bytes());
         Ok(Namespace { connection, spec, id: opened.id().0, shape })
     }
 
     /// The client's namespace of this process, which is opened anew after a fork.
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
-        self.connection.namespace(py, &self.spec)
+        self.connection.namespace(py, &self.spec, None)
+    }
+
+    /// The same for a call with a deadline, of which what this takes is gone.
+    fn opened_by(
+        &self,
+        py: Python<'_>,
+        deadline: &mut Option<Duration>,
+    ) -> PyResult<(turnkv_client::Namespace, &'static Runtime)> {
+        let began = Instant::now();
+        let opened = self.connection.namespace(py, &self.spec, *deadline)?;
+        *deadline = deadline.map(|deadline| deadline.saturating_sub(began.elapsed()));
+        Ok(opened)
     }
 }
 
@@ -101,9 +113,10 @@ impl Namespace {
         let hashes = hashes::parse(hashes)?;
         let wanted = Wanted { hashes: hashes.len(), shards };
         let (pages, tail_tokens) = Pages::sources(self.shape, pages, wanted, tail_tokens)?;
-        let options =
+        let mut options =
             offload_options(session, parent, (shard, shards), tail_tokens, durable, wait_ms, deadline_ms)?;
-        pages.offload(py, self.opened(py)?, &options, &hashes)
+        let opened = self.opened_by(py, &mut options.deadline)?;
+        pages.offload(py, opened, &options, &hashes)
     }
 
     /// Fills memory with the leading pages that are there; of device memory, begins to.
@@ -121,8 +134,9 @@ impl Namespace {
     ) -> PyResult<Reloaded> {
         let hashes = hashes::parse(hashes)?;
         let mut pages = Pages::targets(self.shape, pages, Wanted { hashes: hashes.len(), shards })?;
-        let options = reload_options(session, (shard, shards), deadline_ms);
-        pages.reload(py, self.opened(py)?, &options, &hashes)
+        let mut options = reload_options(session, (shard, shards), deadline_ms);
+        let opened = self.opened_by(py, &mut options.deadline)?;
+        pages.reload(py, opened, &options, &hashes)
     }
 
     /// Leases the leading pages that are there for reading in place.
@@ -137,8 +151,8 @@ impl Namespace {
         deadline_ms: Option<u64>,
     ) -> PyResult<Lease> {
         let hashes = hashes::parse(hashes)?;
-        let options = reload_options(session, (shard, shards), deadline_ms);
-        let (namespace, runtime) = self.opened(py)?;
+        let mut options = reload_options(session, (shard, shards), deadline_ms);
+        let (namespace, runtime) = self.opened_by(py, &mut options.deadline)?;
         let lease = runtime::run(py, runtime, namespace.lease(&options, &hashes));
         Lease::new(py, lease.map_err(|failed| error::from_client(py, failed))?)
     }

@@ -356,6 +356,29 @@ def test_stopped_server_keeps_the_deadline_and_frees_the_gil(make_server: Callab
         server.go_on()
 
 
+@pytest.mark.parametrize("plane", ["auto", "inline"])
+def test_a_deadline_holds_where_the_call_connects_anew(make_server: Callable[..., Server], plane: str) -> None:
+    server = make_server()
+    pool = server.pool(data_plane=plane)
+    pages, hashes = pool.open_namespace("anew", **SHAPE), chain(2, seed=8200)
+    pages.offload(hashes, content(2, seed=8))
+    calls: list[Callable[[], object]] = [
+        lambda: pages.reload(hashes, [bytearray(PAGE), bytearray(PAGE)], deadline_ms=100),
+        lambda: pages.offload(hashes, content(2, seed=8), deadline_ms=100),
+    ]
+    server.pause()
+    try:
+        for call in calls:
+            pool.close()
+            started = time.monotonic()
+            with pytest.raises(turnkv.Error):
+                call()
+            assert time.monotonic() - started < 1
+    finally:
+        server.go_on()
+    assert pages.reload(hashes, [bytearray(PAGE), bytearray(PAGE)]).pages == 2
+
+
 def test_fork_gets_connections_of_its_own(server: Server) -> None:
     pages = server.pool().open_namespace("fork", **SHAPE)
     hashes, data = chain(4, seed=9000), content(4, seed=10)

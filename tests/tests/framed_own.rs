@@ -15,7 +15,7 @@ use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
 
 const PAGE: usize = 32 << 10;
-/// More than a request or an answer carries, and more than a call may name if each lies by itself.
+/// More than a request or an answer carries, and than a call may name regions.
 const PAGES: usize = 80;
 const NOBODYS: u8 = 0xa5;
 
@@ -96,6 +96,12 @@ async fn pages_come_back_to_the_byte_however_they_lie_and_travel() -> Result<()>
         }
     }
     ensure!(far.client.stats().await?.leases == 0, "{}", server.log());
+    let (own, hashes) = (OwnMemory::new(2, PAGE)?, chain(number, 2));
+    let memory = own.pages([1, 1])?;
+    let mut targets: Vec<PageTarget<'_>> = memory.iter().map(PageTarget::Memory).collect();
+    let refused = near.namespace.reload(&ReloadOptions::default(), &hashes, &mut targets).await;
+    let refused = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(refused.contains("overlap"), "one page would be written over another: {refused}");
     Ok(())
 }
 

@@ -5,15 +5,13 @@
 //! and may not be sure that nothing touches it any more: it gets the plane's.
 
 use super::staging::Staged;
-use std::ops::Range;
 use std::sync::Arc;
-use turnkv_proto::limits::REMOTE_REGIONS_MAX;
 use turnkv_proto::wire;
 use turnkv_transfer::PageMemory;
 use turnkv_transfer::fabric::framed::FramedDomain;
-use turnkv_transfer::fabric::{Access, Domain, RegionKey, TargetMemory};
+use turnkv_transfer::fabric::{Access, Domain, RegionKey};
 
-/// Where a call's pages are while a server reads or writes them.
+/// Where a call's pages are while a server reads or writes them: one behind the other, as far as it knows.
 #[derive(Debug)]
 pub(crate) enum LentFor {
     /// In memory of the plane's, to or from which they are copied.
@@ -27,18 +25,16 @@ pub(crate) enum LentFor {
 pub(crate) struct OwnPages {
     domain: Arc<FramedDomain>,
     number: u32,
-    /// Pages side by side are one region.
-    regions: Vec<RegionKey>,
-    /// Of each page its region, and where it begins there.
-    pages: Vec<(PageMemory, u32, u64)>,
+    key: RegionKey,
+    pages: Vec<PageMemory>,
 }
 
 impl LentFor {
     /// What names the memory to the server.
-    pub(crate) fn regions(&self) -> Vec<wire::RemoteRegion> {
+    pub(crate) fn region(&self) -> wire::RemoteRegion {
         match self {
-            LentFor::Copies(staged) => vec![staged.region()],
-            LentFor::Own(own) => own.regions(),
+            LentFor::Copies(staged) => staged.region(),
+            LentFor::Own(own) => own.region(),
         }
     }
 
@@ -57,67 +53,44 @@ impl LentFor {
 }
 
 impl OwnPages {
-    /// Lends these pages to whoever is at the other end of this domain's rails. None: they are in more places than a call may name, or
-    /// the domain has no room for them.
+    /// Lends these pages to whoever is at the other end of this domain's rails. None: it has no room for them, or they are of several
+    /// sizes.
     pub(super) fn lend(
         domain: &Arc<FramedDomain>,
         number: u32,
         pages: Vec<PageMemory>,
         access: Access,
     ) -> Option<OwnPages> {
-        let joined = PageMemory::joined(&pages);
-        if joined.len() > REMOTE_REGIONS_MAX {
-            return None;
-        }
-        let domain = Arc::clone(domain);
-        let mut own = OwnPages { domain, number, regions: Vec::new(), pages: Vec::new() };
-        let mut pages = pages.into_iter();
-        for (memory, count) in joined {
-            let region = own.regions.len() as u32;
-            let key = own.domain.register(TargetMemory::Host(Arc::clone(memory.share())), access).ok()?;
-            own.regions.push(key);
-            let mut offset = 0;
-            for page in pages.by_ref().take(count) {
-                let begins = offset;
-                offset += page.len() as u64;
-                own.pages.push((page, region, begins));
-            }
-        }
-        Some(own)
+        let shares = pages.iter().map(|page| Arc::clone(page.share())).collect();
+        let key = domain.register_pages(shares, access).ok()?;
+        Some(OwnPages { domain: Arc::clone(domain), number, key, pages })
     }
 
-    fn regions(&self) -> Vec<wire::RemoteRegion> {
-        let region = |key: &RegionKey| wire::RemoteRegion {
-            keys: vec![wire::RemoteKey { domain: self.number, key: key.key, base: key.base }],
-            bytes: key.bytes,
-        };
-        self.regions.iter().map(region).collect()
-    }
-
-    /// The numbers of the last so many pages.
-    pub(crate) fn last(&self, pages: usize) -> Range<usize> {
-        self.pages.len() - pages..self.pages.len()
-    }
-
-    /// What names one of the pages to the server.
-    pub(crate) fn span(&self, page: usize) -> wire::RemoteSpan {
-        let (memory, region, offset) = &self.pages[page];
-        wire::RemoteSpan { region: *region, offset: *offset, bytes: memory.len() as u32 }
+    fn region(&self) -> wire::RemoteRegion {
+        let key = wire::RemoteKey { domain: self.number, key: self.key.key, base: self.key.base };
+        wire::RemoteRegion { keys: vec![key], bytes: self.key.bytes }
     }
 
     /// The checksum of one of the pages as it is now.
     pub(crate) fn checksum(&self, page: usize) -> u64 {
-        self.pages[page].0.checksum()
+        self.pages[page].checksum()
+    }
+
+    /// Takes a page back that is said to be there, and gives the checksum of what is: nothing can change it any more.
+    pub(crate) fn take_in(&self, page: usize) -> u64 {
+        self.domain.take_back_page(self.key, page);
+        self.checksum(page)
     }
 }
 
 impl Drop for OwnPages {
     fn drop(&mut self) {
-        for key in self.regions.drain(..) {
-            // A framed domain is always sure.
-            if self.domain.deregister(key).is_err() {
-                tracing::warn!("pages that were lent stay with their rails until they end");
-            }
+        // A framed domain is always sure.
+        if self.domain.deregister(self.key).is_err() {
+            tracing::warn!("pages that were lent stay with their rails until they end");
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

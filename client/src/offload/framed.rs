@@ -217,7 +217,7 @@ impl Namespace {
         let begin = wire::BeginOffloadRequest { client: lent.client(), ..window.begin.clone() };
         let mut request = wire::RemoteOffloadRequest { begin: Some(begin), ..Default::default() };
         let Some(lent_for) = &wanted.lent_for else { return Ok(Piece { window, request }) };
-        request.regions = lent_for.regions();
+        request.regions.push(lent_for.region());
         let from = pages.start.max(wanted.present);
         let positions = moved.positions(from)..moved.positions(pages.end);
         request.pages = match lent_for {
@@ -269,12 +269,9 @@ impl Namespace {
         let first = wanted.window.moved.positions(wanted.present);
         let (mut pages, mut summed) = (Vec::with_capacity(positions.len()), 0);
         for position in positions {
-            let spans = vec![own.span(position - first)];
-            pages.push(wire::RemotePage {
-                checksum: own.checksum(position - first),
-                spans,
-                ..Default::default()
-            });
+            let (page, page_bytes) = (position - first, self.page_bytes());
+            let (checksum, spans) = (own.checksum(page), vec![span(page * page_bytes, page_bytes)]);
+            pages.push(wire::RemotePage { checksum, spans, ..Default::default() });
             summed += self.page_bytes();
             if summed >= YIELD_BYTES {
                 summed = 0;

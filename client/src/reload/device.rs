@@ -14,7 +14,7 @@ use crate::limits::{DEVICE_LAYERS_TOGETHER_MAX, DEVICE_LENT_WINDOWS_MAX, DEVICE_
 use crate::link::Way;
 use crate::local::{Lent, ReadGrant};
 use crate::namespace::Namespace;
-use crate::reload::framed::{Asked, Incoming, spans_behind_one_another};
+use crate::reload::framed::{Asked, Incoming};
 use crate::reload::shm::{Next, Pages};
 use crate::reload::tier;
 use futures_util::future::{Either, select};
@@ -301,12 +301,7 @@ async fn bring(
     let staged = plane.stage_for(Some(device), &mut lent, bytes, window.deadline).await?;
     let (mut found, mut slots, mut miss) = (Vec::new(), Vec::new(), None);
     let came = async {
-        let asked = Asked {
-            regions: vec![staged.region()],
-            spans: spans_behind_one_another(window.positions(), page_bytes),
-            verify: plane.is_suspected(),
-            carry: false,
-        };
+        let asked = Asked { region: staged.region(), page_bytes, verify: plane.is_suspected(), carry: false };
         let mut incoming = Incoming::ask(&mut lent, window, asked)?;
         while let Some((position, page)) = incoming.next().await? {
             match page {

@@ -34,24 +34,9 @@ impl Namespace {
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
     ) -> Result<()> {
-        let bytes = window.positions() * self.page_bytes();
-        let small = bytes <= CARRIED_BYTES_MAX as usize;
-        let own = if small { None } else { targets.iter().map(PageTarget::own).collect() };
-        let own = match own {
-            Some(pages) => plane.lend_pages(&mut lent, pages, Access::Write, window.deadline).await?,
-            None => None,
-        };
-        let lent_for = match own {
-            Some(own) => LentFor::Own(own),
-            None => LentFor::Copies(plane.stage(&mut lent, bytes, window.deadline).await?),
-        };
-        let came = self.reload_twice(&mut lent, &lent_for, window, targets, report).await;
+        let came = self.reload_twice(plane, &mut lent, window, targets, report).await;
         if came.is_err() {
             plane.doubt();
-        }
-        // Lent memory whose call was answered to its end can be lent again as it is.
-        if !lent.is_waiting() {
-            lent_for.answered();
         }
         came
     }
@@ -59,21 +44,21 @@ impl Namespace {
     /// Asks once more for what comes from a damaged page on.
     async fn reload_twice(
         &self,
+        plane: &FramedPlane,
         lent: &mut Lent,
-        lent_for: &LentFor,
         window: &ReloadWindow,
         targets: &mut [PageTarget<'_>],
         report: &mut ReloadReport,
     ) -> Result<()> {
         let before = report.pages;
-        if let Came::Through = self.reload_once(lent, lent_for, window, targets, report, false).await? {
+        if let Came::Through = self.reload_once(plane, lent, window, targets, report, false).await? {
             return Ok(());
         }
         // The wire may have damaged it, or the pool's memory: the server looks at its own bytes this time.
         let again = report.pages - before;
         let rest = window.starting_at(again);
         let targets = &mut targets[window.moved.positions(again)..];
-        if let Came::Damaged = self.reload_once(lent, lent_for, &rest, targets, report, true).await? {
+        if let Came::Damaged = self.reload_once(plane, lent, &rest, targets, report, true).await? {
             tracing::warn!(namespace = %self.id(), "a page was damaged on its way twice: it is a miss");
             report.miss = Some(MissCause::Checksum);
         }
@@ -81,6 +66,46 @@ impl Namespace {
     }
 
     async fn reload_once(
+        &self,
+        plane: &FramedPlane,
+        lent: &mut Lent,
+        window: &ReloadWindow,
+        targets: &mut [PageTarget<'_>],
+        report: &mut ReloadReport,
+        verify: bool,
+    ) -> Result<Came> {
+        let lent_for = self.lend_targets(plane, lent, window, targets).await?;
+        let came = self.take_in(lent, &lent_for, window, targets, report, verify).await;
+        // Lent memory whose call was answered to its end can be lent again as it is.
+        if !lent.is_waiting() {
+            lent_for.answered();
+        }
+        came
+    }
+
+    /// Lends the targets themselves, if all of them may be, or memory to copy out of.
+    async fn lend_targets(
+        &self,
+        plane: &FramedPlane,
+        lent: &mut Lent,
+        window: &ReloadWindow,
+        targets: &[PageTarget<'_>],
+    ) -> Result<LentFor> {
+        let bytes = window.positions() * self.page_bytes();
+        let small = bytes <= CARRIED_BYTES_MAX as usize;
+        let own = if small { None } else { targets.iter().map(PageTarget::own).collect() };
+        let own = match own {
+            Some(pages) => plane.lend_pages(lent, pages, Access::Write, window.deadline).await?,
+            None => None,
+        };
+        Ok(match own {
+            Some(own) => LentFor::Own(own),
+            None => LentFor::Copies(plane.stage(lent, bytes, window.deadline).await?),
+        })
+    }
+
+    /// Asks for a window's pages and takes in those that come.
+    async fn take_in(
         &self,
         lent: &mut Lent,
         lent_for: &LentFor,
@@ -91,11 +116,7 @@ impl Namespace {
     ) -> Result<Came> {
         let page_bytes = self.page_bytes();
         let carry = window.positions() * page_bytes <= CARRIED_BYTES_MAX as usize;
-        let spans = match lent_for {
-            LentFor::Copies(_) => spans_behind_one_another(window.positions(), page_bytes),
-            LentFor::Own(own) => own.last(window.positions()).map(|page| own.span(page)).collect(),
-        };
-        let asked = Asked { regions: lent_for.regions(), spans, verify, carry };
+        let asked = Asked { region: lent_for.region(), page_bytes, verify, carry };
         let mut incoming = Incoming::ask(lent, window, asked)?;
         let (mut copied, mut arrivals, mut staging) = (0, Arrivals::new(window.moved), Staging::default());
         while let Some((position, page)) = incoming.next().await? {
@@ -116,7 +137,7 @@ impl Namespace {
                     target.drain(&staged.slot(position * page_bytes, page_bytes)?.page())
                 }
                 LentFor::Own(own) => {
-                    let sum = own.checksum(own.last(window.positions()).start + position);
+                    let sum = own.take_in(position);
                     target.note_checksum(sum);
                     sum
                 }
@@ -155,19 +176,13 @@ pub(super) fn take_carried(
 /// How pages are asked for.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// Memory that is lent for them.
-    pub(crate) regions: Vec<wire::RemoteRegion>,
-    /// Where in it each goes.
-    pub(crate) spans: Vec<wire::RemoteSpan>,
+    /// Memory that is lent for them, in which they go one behind the other.
+    pub(crate) region: wire::RemoteRegion,
+    pub(crate) page_bytes: usize,
     /// The server looks at its own bytes.
     pub(crate) verify: bool,
     /// The answers may carry them.
     pub(crate) carry: bool,
-}
-
-/// So many pages, one behind the other in the only region of a call.
-pub(crate) fn spans_behind_one_another(pages: usize, page_bytes: usize) -> Vec<wire::RemoteSpan> {
-    (0..pages).map(|page| span(page * page_bytes, page_bytes)).collect()
 }
 
 /// The stream that answers one call: each page in lent memory, or in the answer, in order.
@@ -182,15 +197,15 @@ pub(crate) struct Incoming<'a> {
 impl<'a> Incoming<'a> {
     /// Asks for a window's pages.
     pub(crate) fn ask(lent: &'a mut Lent, window: &'a ReloadWindow, asked: Asked) -> Result<Incoming<'a>> {
-        let page = |(position, span): (usize, wire::RemoteSpan)| wire::RemotePage {
+        let page = |position: usize| wire::RemotePage {
             position: position as u32,
-            spans: vec![span],
+            spans: vec![span(position * asked.page_bytes, asked.page_bytes)],
             ..Default::default()
         };
         let request = wire::RemoteReloadRequest {
             begin: Some(wire::BeginReloadRequest { client: lent.client(), ..window.begin.clone() }),
-            regions: asked.regions,
-            pages: asked.spans.into_iter().enumerate().map(page).collect(),
+            pages: (0..window.positions()).map(page).collect(),
+            regions: vec![asked.region],
             verify: asked.verify,
             carry_bytes_max: if asked.carry { CARRIED_BYTES_MAX } else { 0 },
         };

@@ -52,17 +52,13 @@ impl PageMemory {
         self.0.bytes()
     }
 
-    /// The same pages as few memories: those that lie one behind the other are one. With how many pages each is.
+    /// Whether two of them share bytes: what is written to one would be another's.
     #[must_use]
-    pub fn joined(pages: &[PageMemory]) -> Vec<(PageMemory, usize)> {
-        let follows = |one: &PageMemory, next: &PageMemory| {
-            one.0.address().addr().checked_add(one.len()) == Some(next.0.address().addr())
-        };
-        let join = |pages: &[PageMemory]| match pages {
-            [page] => (page.clone(), 1),
-            _ => (PageMemory(Arc::new(Joined { pages: pages.to_vec() })), pages.len()),
-        };
-        pages.chunk_by(follows).map(join).collect()
+    pub fn any_overlap<'a>(pages: impl IntoIterator<Item = &'a PageMemory>) -> bool {
+        let range = |page: &PageMemory| (page.0.address().addr().get(), page.len());
+        let mut order: Vec<(usize, usize)> = pages.into_iter().map(range).collect();
+        order.sort_unstable();
+        order.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0)
     }
 
     /// The checksum of the bytes as they are now.
@@ -130,24 +126,6 @@ impl PageMemory {
     fn check_apart(&self, slot: &Slot) {
         let apart = self.0.address().addr().get().abs_diff(slot.as_ptr().addr());
         assert!(apart >= self.len(), "a page and its slot lie apart");
-    }
-}
-
-/// Pages one behind the other, as one memory: at least one.
-#[derive(Debug)]
-struct Joined {
-    pages: Vec<PageMemory>,
-}
-
-// SAFETY: each page's owner keeps it mapped and initialised for as long as its share is held here, and each begins where the one
-// before it ends (`joined` looked), so all of it is.
-unsafe impl HostMemory for Joined {
-    fn address(&self) -> NonNull<u8> {
-        self.pages[0].0.address()
-    }
-
-    fn bytes(&self) -> usize {
-        self.pages.iter().map(PageMemory::len).sum()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pages in memory of one's own: the same bytes and sums as anywhere else, and which of them are one memory.
+//! Pages in memory of one's own: the same bytes and sums as anywhere else.
 
 use super::*;
 use crate::checksum::checksum;
@@ -66,23 +66,4 @@ fn a_piece_that_sticks_out_is_refused() {
 fn a_page_is_not_copied_onto_itself() {
     let mine = region(1);
     let _copied = memory(&mine, 0).fill(page(&mine, 0).claim().expect("nobody else writes it"));
-}
-
-#[test]
-fn pages_side_by_side_are_one_memory_and_keep_their_owners() {
-    let (one, other) = (region(6), region(1));
-    let first = page(&one, 0).as_ptr();
-    let pages: Vec<PageMemory> = [0, 1, 2, 4, 3].map(|number| memory(&one, number)).into();
-    let mut pages = pages;
-    pages.push(memory(&other, 0));
-    let joined = PageMemory::joined(&pages);
-    let shapes: Vec<(usize, usize)> = joined.iter().map(|(memory, pages)| (memory.len(), *pages)).collect();
-    assert_eq!(shapes, [(3 * PAGE, 3), (PAGE, 1), (PAGE, 1), (PAGE, 1)]);
-    assert_eq!(joined[0].0.share().address().as_ptr(), first);
-    let watched = Arc::downgrade(&one);
-    drop((pages, one));
-    assert!(watched.upgrade().is_some(), "what was joined is still mapped");
-    drop(joined);
-    assert!(watched.upgrade().is_none());
-    assert!(PageMemory::joined(&[]).is_empty());
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::pair::{Lender, Random};
 use crate::fabric::conformance::{pattern, region};
 use crate::fabric::framed::wire::{Answered, Asked, HEADER_BYTES, Range, Request};
-use crate::fabric::{Cause, Domain, HostMemory, Target, TargetMemory};
+use crate::fabric::{Access, Cause, Domain, HostMemory, Target, TargetMemory};
 use crate::limits::{FRAMED_STALL, OPERATION_BYTES_MAX, REGISTRATIONS_MAX};
 
 const BYTES: usize = 64 << 10;
@@ -105,6 +105,59 @@ fn memory_is_taken_back_in_the_middle_of_a_payload() {
     assert_eq!(lender.peer.reply().answered, Answered::Refused);
     assert_eq!(content(&lender)[BYTES / 2..], before[BYTES / 2..]);
     assert_eq!(lender.target.death(), None, "the rail goes on");
+}
+
+/// Pages are lent together and taken back one by one: what was looked at is not changed any more, by a write that comes late or one
+/// that was under way, and others are still written.
+#[test]
+fn a_page_that_was_taken_back_is_not_written_while_others_are() {
+    const PAGE: usize = 8192;
+    let lender = Lender::new(4 * PAGE, FRAMED_STALL);
+    let before = filled(&lender);
+    // The last place first.
+    let page =
+        |at: usize| -> Arc<dyn HostMemory> { Arc::new(lender.memory.slot((3 - at) * PAGE, PAGE).unwrap()) };
+    let key = lender.domain.register_pages((0..4).map(page).collect(), Access::Write).unwrap();
+    let held = |at: usize| content(&lender)[(3 - at) * PAGE..][..PAGE].to_vec();
+    let ask = |asked, op, offset: usize, bytes: usize| {
+        let range = Range { key: key.key, offset: offset as u64, bytes: bytes as u32 };
+        lender.peer.send(&Request { asked, op, range }.encode());
+    };
+    let payload = pattern(2, PAGE);
+    ask(Asked::Write, 0, 0, PAGE);
+    lender.peer.send(&payload);
+    assert_eq!(lender.peer.reply().answered, Answered::Ack);
+    assert_eq!(held(0), payload);
+    lender.domain.take_back_page(key, 0);
+    ask(Asked::Write, 1, 100, 64);
+    lender.peer.send(&[0x77; 64]);
+    assert_eq!(lender.peer.reply().answered, Answered::Refused);
+    assert_eq!(held(0), payload);
+    // In the middle of the next one.
+    ask(Asked::Write, 2, PAGE, PAGE);
+    lender.peer.send(&payload[..PAGE / 2]);
+    while held(1)[PAGE / 2 - 1] != payload[PAGE / 2 - 1] {
+        std::thread::yield_now();
+    }
+    lender.domain.take_back_page(key, 1);
+    lender.peer.send(&payload[PAGE / 2..]);
+    assert_eq!(lender.peer.reply().answered, Answered::Refused);
+    assert_eq!(held(1)[PAGE / 2..], before[2 * PAGE..][PAGE / 2..PAGE]);
+    // No write is of two pages, or of none; the last one is still lent.
+    for (op, offset, bytes) in [(3, 2 * PAGE + 1, PAGE), (4, 4 * PAGE, 1), (5, 3 * PAGE - 1, 2)] {
+        ask(Asked::Write, op, offset, bytes);
+        lender.peer.send(&vec![0x77; bytes]);
+        assert_eq!(lender.peer.reply().answered, Answered::Refused, "{offset} {bytes}");
+    }
+    ask(Asked::Read, 6, 3 * PAGE, 1);
+    assert_eq!(lender.peer.reply().answered, Answered::Refused, "lent to be written only");
+    ask(Asked::Write, 7, 3 * PAGE, PAGE);
+    lender.peer.send(&payload);
+    assert_eq!(lender.peer.reply().answered, Answered::Ack);
+    assert_eq!((held(2), held(3)), (before[PAGE..2 * PAGE].to_vec(), payload));
+    lender.domain.deregister(key).unwrap();
+    assert_eq!(Arc::strong_count(&lender.memory), 2, "only what was lent with the lender is");
+    assert!(lender.domain.register_pages(Vec::new(), Access::Write).is_err());
 }
 
 /// A server that asked for memory and does not read the answer cannot hold it, and gets no other bytes for it.
