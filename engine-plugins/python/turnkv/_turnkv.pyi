@@ -153,7 +153,8 @@ class Pool:
     pool `address` may name several members of a cluster, all tls:// or all tcp://, with commas between: the first that is well
     is used, and those that they tell of after it. `follow_homes`: a turn goes to the member that its session is at home at, and
     what names the session with it; False: it stays where the other calls go, which pulls the session's pages. `call_ms`: the
-    deadline of every call that sets none. Raises ValueError for an address or value that cannot be meant.
+    deadline of every call that sets none; Ctrl-C takes effect when a call has ended. Raises ValueError for an address or value
+    that cannot be meant.
     """
 
     def __new__(
