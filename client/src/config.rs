@@ -4,7 +4,7 @@ mod fabric;
 mod list;
 
 use crate::limits::{BREAKER_FAILURES_MAX, EMBEDDED_DRAM_BYTES_MIN, NICS_MAX, SOCKET_PATH_BYTES_MAX};
-pub use fabric::{DeviceMemoryChoice, FabricChoice, FabricConfig, UnknownFabric};
+pub use fabric::{DeviceMemoryChoice, FabricChoice, FabricConfig, UnknownWord};
 use std::fmt;
 use std::path::PathBuf;
 use turnkv_transfer::tls::{Dial, TlsConfig};
@@ -133,9 +133,9 @@ pub enum ConfigError {
     /// Whoever gives certificates means them to be used: what was to be secret would travel in the open.
     #[error("certificates are given and {0:?} is not encrypted: use tls://host:port, or give none")]
     NotEncrypted(String),
-    /// No fabric of the name that the environment says.
+    /// The environment names a fabric, or a device's memory, that there is not.
     #[error(transparent)]
-    UnknownFabric(#[from] UnknownFabric),
+    UnknownWord(#[from] UnknownWord),
     /// A number outside its bounds.
     #[error("{what} must be {min} to {max}, got {got}")]
     OutOfRange {

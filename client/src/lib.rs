@@ -54,7 +54,7 @@ pub use breaker::BreakerState;
 pub use client::{Client, ClientState, StatsReply, TierKind, TierStats};
 pub use config::{
     BreakerConfig, ClientConfig, ConfigError, DataPlane, DeviceMemoryChoice, EmbeddedConfig, FabricChoice,
-    FabricConfig, Plane, UnknownFabric,
+    FabricConfig, Plane, UnknownWord,
 };
 pub use device::DeviceOrder;
 pub use error::{Error, ErrorKind, Result};

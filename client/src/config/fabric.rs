@@ -45,7 +45,7 @@ pub struct FabricConfig {
 /// A word that means nothing for its setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} must be {words}, got {said:?}")]
-pub struct UnknownFabric {
+pub struct UnknownWord {
     setting: &'static str,
     words: &'static str,
     said: String,
@@ -90,13 +90,13 @@ impl FabricConfig {
     pub(crate) fn or_environment(
         &self,
         said: impl Fn(&str) -> Option<String>,
-    ) -> Result<FabricConfig, UnknownFabric> {
+    ) -> Result<FabricConfig, UnknownWord> {
         let named = |name: &str| said(name).filter(|value| !value.is_empty());
         let mut config = self.clone();
         if config.choice == FabricChoice::Auto
             && let Some(name) = named("TURNKV_FABRIC")
         {
-            config.choice = FabricChoice::by_name(&name).ok_or(UnknownFabric {
+            config.choice = FabricChoice::by_name(&name).ok_or(UnknownWord {
                 setting: "fabric",
                 words: "auto, framed, libfabric or verbs",
                 said: name,
@@ -105,7 +105,7 @@ impl FabricConfig {
         if config.device_memory == DeviceMemoryChoice::Auto
             && let Some(name) = named("TURNKV_DEVICE_MEMORY")
         {
-            config.device_memory = DeviceMemoryChoice::by_name(&name).ok_or(UnknownFabric {
+            config.device_memory = DeviceMemoryChoice::by_name(&name).ok_or(UnknownWord {
                 setting: "device_memory",
                 words: "auto or host",
                 said: name,

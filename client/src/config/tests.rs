@@ -16,7 +16,7 @@ fn what_the_environment_says_of_fabrics_is_checked_like_a_setting() {
     let fabric = said("verbs", " mlx5_0, ,mlx5_1:2").unwrap();
     assert_eq!(fabric.choice, FabricChoice::Verbs);
     assert_eq!(fabric.nics, ["mlx5_0", "mlx5_1:2"]);
-    assert!(matches!(said("rdma", ""), Err(ConfigError::UnknownFabric(_))));
+    assert!(matches!(said("rdma", ""), Err(ConfigError::UnknownWord(_))));
     let many = said("", &["nic"; 9].join(","));
     assert!(matches!(many, Err(ConfigError::OutOfRange { got: 9, max: 8, .. })), "{many:?}");
     let own = FabricConfig { nics: vec!["own".to_owned()], ..FabricConfig::default() };
