@@ -24,7 +24,7 @@ mod staging;
 
 pub use direct::DeviceWay;
 pub(crate) use own_pages::{LentFor, OwnPages};
-pub(crate) use plane::FramedPlane;
+pub(crate) use plane::{Copies, FramedPlane};
 pub(crate) use staging::{Staged, StagedUse};
 
 #[cfg(test)]

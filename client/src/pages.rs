@@ -89,6 +89,14 @@ impl PageTarget<'_> {
         }
     }
 
+    /// Memory of the caller's, which may be another target's as well. (Slots are claimed, and a slice is one target's.)
+    pub(crate) fn memory(&self) -> Option<&PageMemory> {
+        match self {
+            PageTarget::Memory(memory) => Some(memory),
+            PageTarget::Bytes(_) | PageTarget::Plan(_) | PageTarget::Slot(_) => None,
+        }
+    }
+
     /// The page was written where it is: this is the checksum of what is there.
     pub(crate) fn note_checksum(&mut self, checksum: u64) {
         if let PageTarget::Slot(target) = self {

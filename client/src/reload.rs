@@ -149,8 +149,7 @@ impl Namespace {
     ) -> Result<ReloadReport> {
         let moved = self.moved(options.shard, options.shards)?;
         self.check_pages(moved, hashes, targets.iter().map(PageTarget::len))?;
-        let own: Vec<PageMemory> = targets.iter().filter_map(PageTarget::own).collect();
-        if PageMemory::any_overlap(&own) {
+        if PageMemory::any_overlap(targets.iter().filter_map(PageTarget::memory)) {
             return Err(Error::invalid("two pages of one reload overlap in memory"));
         }
         self.reload_into(options, hashes, targets, self.link.deadline(options.deadline)).await

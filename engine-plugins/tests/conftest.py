@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -85,6 +86,16 @@ class Server:
                 assert self.process.poll() is None, f"the server ended: {self.log()}"
                 assert time.monotonic() < deadline, f"no answer: {error}: {self.log()}"
                 time.sleep(0.02)
+
+    def on_network(self) -> str:
+        """Starts it anew with a TCP port of this host; gives that."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.kill()
+        self.config.write_text(f'tcp = "{address}"\n{self.config.read_text()}')
+        self.start()
+        return address
 
     def pool(self, **settings: object) -> turnkv.Pool:
         """A new door to it."""

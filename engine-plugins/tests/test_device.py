@@ -9,7 +9,6 @@ import array
 import ctypes
 import gc
 import os
-import socket
 import time
 import weakref
 from collections.abc import Callable
@@ -264,12 +263,7 @@ def test_gpu_page_pool(server: Server, device: turnkv.Device) -> None:
 def test_a_pool_of_another_host(make_server: Callable[..., Server], device: turnkv.Device) -> None:
     """Over TCP: the pool's memory is not this process's, and pages go through memory that is lent to the server."""
     server = make_server()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    server.kill()
-    server.config.write_text(f'tcp = "{address}"\n{server.config.read_text()}')
-    server.start()
+    address = server.on_network()
     far, near = turnkv.Pool(f"tcp://{address}"), server.pool()
     tokens, count = 41 * SIZE, 41
     hashes, stack = chain(count, seed=7000), stack_of(tokens)

@@ -9,7 +9,6 @@ import array
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -123,12 +122,7 @@ def test_every_way_to_copy(make_server: Callable[..., Server], copy: str) -> Non
 def test_a_pool_of_another_host(make_server: Callable[..., Server], device: turnkv.Device) -> None:
     """Over TCP, through memory that is lent to the server: registered with the device, or not."""
     server = make_server(dram="1GiB", nvme=None)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    server.kill()
-    server.config.write_text(f'tcp = "{address}"\n{server.config.read_text()}')
-    server.start()
+    address = server.on_network()
     far, near = turnkv.Pool(f"tcp://{address}").open_namespace("far", **SHAPE), server.pool().open_namespace("far", **SHAPE)
     tokens = 16 * SIZE * 16
     for turn in range(4):  # memory that is lent is registered behind its first use

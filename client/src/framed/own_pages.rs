@@ -62,7 +62,9 @@ impl OwnPages {
         access: Access,
     ) -> Option<OwnPages> {
         let shares = pages.iter().map(|page| Arc::clone(page.share())).collect();
-        let key = domain.register_pages(shares, access).ok()?;
+        let key = domain.register_pages(shares, access);
+        let key =
+            key.inspect_err(|error| tracing::debug!(%error, "pages are copied instead of lent")).ok()?;
         Some(OwnPages { domain: Arc::clone(domain), number, key, pages })
     }
 

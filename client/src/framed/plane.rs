@@ -2,7 +2,7 @@
 //! server counts as one that speaks no frames. Must not know: verbs.
 
 use super::direct::DeviceWay;
-use super::own_pages::OwnPages;
+use super::own_pages::{LentFor, OwnPages};
 use super::rails::Rails;
 use super::staging::{Staged, StagingRoom};
 use crate::config::FabricConfig;
@@ -36,6 +36,14 @@ pub(crate) struct FramedPlane {
     suspected_until: Mutex<Option<Instant>>,
 }
 
+/// The memory that a call's pages would be copied to or from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copies<'a> {
+    /// What copies them, if not a CPU.
+    pub(crate) device: Option<&'a Device>,
+    pub(crate) bytes: usize,
+}
+
 /// What is known of the rails to a server, without asking anybody.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PlaneState {
@@ -66,12 +74,8 @@ impl FramedPlane {
         }
     }
 
-    /// Memory of this host for so many bytes, lent to the server of this connection, with rails to reach it by.
-    pub(crate) async fn stage(&self, lent: &mut Lent, bytes: usize, deadline: Deadline) -> Result<Staged> {
-        self.stage_for(None, lent, bytes, deadline).await
-    }
-
-    /// The same for a call of a device: that device's memory, where NICs reach it.
+    /// Memory for so many bytes, lent to the server of this connection, with rails to reach it by: for a call of a device that device's,
+    /// where NICs reach it, else this host's.
     pub(crate) async fn stage_for(
         &self,
         device: Option<&Device>,
@@ -87,20 +91,26 @@ impl FramedPlane {
         self.staging.lend(device, &rails.reaches(), bytes, deadline).await
     }
 
-    /// The caller's own pages, lent to the server of this connection as they are, with rails to reach them by. None: they have to be
-    /// copied.
-    pub(crate) async fn lend_pages(
+    /// Lends a call's own pages as they are, where all of them may be (`own`) and all rails are framed; else memory to copy them to or
+    /// from.
+    pub(crate) async fn lend(
         &self,
         lent: &mut Lent,
-        pages: Vec<PageMemory>,
-        access: Access,
+        own: Option<(Vec<PageMemory>, Access)>,
+        copies: Copies<'_>,
         deadline: Deadline,
-    ) -> Result<Option<OwnPages>> {
-        let rails = self.rails_to(&lent.server());
-        let bytes = pages.iter().map(PageMemory::len).sum();
-        rails.prepare(&self.port, lent, bytes, deadline).await?;
-        let framed = rails.only_framed();
-        Ok(framed.and_then(|(number, domain)| OwnPages::lend(domain, number, pages, access)))
+    ) -> Result<LentFor> {
+        if let Some((pages, access)) = own {
+            let rails = self.rails_to(&lent.server());
+            let bytes = pages.iter().map(PageMemory::len).sum();
+            rails.prepare(&self.port, lent, bytes, deadline).await?;
+            let framed = rails.only_framed();
+            let own = framed.and_then(|(number, domain)| OwnPages::lend(domain, number, pages, access));
+            if let Some(own) = own {
+                return Ok(LentFor::Own(own));
+            }
+        }
+        Ok(LentFor::Copies(self.stage_for(copies.device, lent, copies.bytes, deadline).await?))
     }
 
     /// A call came back otherwise than it should: a rail may be gone that this end still has.

@@ -9,7 +9,7 @@
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::framed::{FramedPlane, LentFor, OwnPages, Staged};
+use crate::framed::{Copies, FramedPlane, LentFor, OwnPages, Staged};
 use crate::limits::{ASK_FIRST_BYTES_MIN, FRAMED_PIECE_BYTES_MAX, WINDOW_BYTES_MAX, YIELD_BYTES};
 use crate::local::Lent;
 use crate::namespace::Namespace;
@@ -116,21 +116,13 @@ impl Namespace {
         let step = self.pages_at_a_time::<S>(window);
         let positions = window.moved.positions(present)..window.moved.positions(window.pages);
         let small = positions.len() * self.page_bytes() <= CARRIED_BYTES_MAX as usize;
-        let own = if small { None } else { sources.own(positions.clone()) };
-        let own = match own {
-            Some(pages) => plane.lend_pages(&mut lent, pages, Access::Read, window.deadline).await?,
-            None => None,
-        };
-        let lent_for = match own {
-            Some(own) => Some(LentFor::Own(own)),
-            None if positions.is_empty() => None,
-            None => {
-                // Two pieces: one that is read, one that is filled.
-                let positions = positions.len().min(window.moved.positions(2 * step));
-                let bytes = positions * self.page_bytes();
-                let device = sources.device();
-                Some(LentFor::Copies(plane.stage_for(device, &mut lent, bytes, window.deadline).await?))
-            }
+        let own = if small { None } else { sources.own(positions.clone()).map(|own| (own, Access::Read)) };
+        // Two pieces: one that is read, one that is filled.
+        let copied = positions.len().min(window.moved.positions(2 * step));
+        let copies = Copies { device: sources.device(), bytes: copied * self.page_bytes() };
+        let lent_for = match positions.is_empty() {
+            true => None,
+            false => Some(plane.lend(&mut lent, own, copies, window.deadline).await?),
         };
         let is_direct = lent_for.as_ref().is_some_and(LentFor::is_direct);
         let carried = !is_direct && small && plane.has_no_nic();

@@ -3,7 +3,7 @@
 //! damaged. Must not know: what comes before and after the window.
 
 use crate::error::{Error, Result};
-use crate::framed::{FramedPlane, LentFor};
+use crate::framed::{Copies, FramedPlane, LentFor};
 use crate::limits::YIELD_BYTES;
 use crate::local::Lent;
 use crate::namespace::Namespace;
@@ -74,34 +74,17 @@ impl Namespace {
         report: &mut ReloadReport,
         verify: bool,
     ) -> Result<Came> {
-        let lent_for = self.lend_targets(plane, lent, window, targets).await?;
+        let bytes = window.positions() * self.page_bytes();
+        let small = bytes <= CARRIED_BYTES_MAX as usize;
+        let own: Option<Vec<_>> = if small { None } else { targets.iter().map(PageTarget::own).collect() };
+        let own = own.map(|own| (own, Access::Write));
+        let lent_for = plane.lend(lent, own, Copies { device: None, bytes }, window.deadline).await?;
         let came = self.take_in(lent, &lent_for, window, targets, report, verify).await;
         // Lent memory whose call was answered to its end can be lent again as it is.
         if !lent.is_waiting() {
             lent_for.answered();
         }
         came
-    }
-
-    /// Lends the targets themselves, if all of them may be, or memory to copy out of.
-    async fn lend_targets(
-        &self,
-        plane: &FramedPlane,
-        lent: &mut Lent,
-        window: &ReloadWindow,
-        targets: &[PageTarget<'_>],
-    ) -> Result<LentFor> {
-        let bytes = window.positions() * self.page_bytes();
-        let small = bytes <= CARRIED_BYTES_MAX as usize;
-        let own = if small { None } else { targets.iter().map(PageTarget::own).collect() };
-        let own = match own {
-            Some(pages) => plane.lend_pages(lent, pages, Access::Write, window.deadline).await?,
-            None => None,
-        };
-        Ok(match own {
-            Some(own) => LentFor::Own(own),
-            None => LentFor::Copies(plane.stage(lent, bytes, window.deadline).await?),
-        })
     }
 
     /// Asks for a window's pages and takes in those that come.
