@@ -56,6 +56,9 @@ pub const PREFAULT_PIECE_BYTES: usize = 4 << 20;
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of pages that are copied and sent at a time over a network: two pieces of a few calls fit a processor's last cache.
 pub const FRAMED_PIECE_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of pages that are lent where they are and sent at a time: each piece costs a round trip in which rails idle, and nothing is
+/// copied that should still be in a cache.
+pub const OWN_PIECE_BYTES_MAX: u64 = 16 << 20;
 /// Pages of one window, each counted for every shard of it that is moved: as many slots as one lease holds.
 /// Their hashes fit a socket's buffer, so that sending them never waits for the server.
 pub const WINDOW_PAGES_MAX: usize = turnkv_proto::limits::LEASE_PAGES_MAX;

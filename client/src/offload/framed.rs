@@ -10,7 +10,9 @@
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::framed::{Copies, FramedPlane, LentFor, OwnPages, Staged};
-use crate::limits::{ASK_FIRST_BYTES_MIN, FRAMED_PIECE_BYTES_MAX, WINDOW_BYTES_MAX, YIELD_BYTES};
+use crate::limits::{
+    ASK_FIRST_BYTES_MIN, FRAMED_PIECE_BYTES_MAX, OWN_PIECE_BYTES_MAX, WINDOW_BYTES_MAX, YIELD_BYTES,
+};
 use crate::local::Lent;
 use crate::namespace::Namespace;
 use crate::offload::{Decline, Done, Granted, NotDurable, OffloadWindow, pages_within};
@@ -113,16 +115,20 @@ impl Namespace {
         sources: &S,
     ) -> Result<Done> {
         let present = self.leading_present(&mut lent, window).await?;
-        let step = self.pages_at_a_time::<S>(window);
+        let copied_step = self.pages_at_a_time(S::PIECE_BYTES_MAX, window);
         let positions = window.moved.positions(present)..window.moved.positions(window.pages);
         let small = positions.len() * self.page_bytes() <= CARRIED_BYTES_MAX as usize;
         let own = if small { None } else { sources.own(positions.clone()).map(|own| (own, Access::Read)) };
         // Two pieces: one that is read, one that is filled.
-        let copied = positions.len().min(window.moved.positions(2 * step));
+        let copied = positions.len().min(window.moved.positions(2 * copied_step));
         let copies = Copies { device: sources.device(), bytes: copied * self.page_bytes() };
         let lent_for = match positions.is_empty() {
             true => None,
             false => Some(plane.lend(&mut lent, own, copies, window.deadline).await?),
+        };
+        let step = match &lent_for {
+            Some(LentFor::Own(_)) => self.pages_at_a_time(OWN_PIECE_BYTES_MAX, window),
+            _ => copied_step,
         };
         let is_direct = lent_for.as_ref().is_some_and(LentFor::is_direct);
         let carried = !is_direct && small && plane.has_no_nic();
@@ -174,9 +180,9 @@ impl Namespace {
         Ok(done)
     }
 
-    /// Pages that are copied and sent at a time. Durable pieces are large: each is flushed.
-    fn pages_at_a_time<S: Stage + ?Sized>(&self, window: &OffloadWindow) -> usize {
-        let bytes_max = if window.durable { WINDOW_BYTES_MAX } else { S::PIECE_BYTES_MAX };
+    /// Pages that are sent at a time, in pieces of so many bytes. Durable pieces are large: each is flushed.
+    fn pages_at_a_time(&self, piece_bytes_max: u64, window: &OffloadWindow) -> usize {
+        let bytes_max = if window.durable { WINDOW_BYTES_MAX } else { piece_bytes_max };
         pages_within(bytes_max, self.shard_bytes(), window.moved)
     }
 

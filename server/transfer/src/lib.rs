@@ -54,6 +54,7 @@ mod ring;
 mod shared;
 mod signals;
 pub mod slot;
+mod socket_option;
 pub mod span;
 mod strided;
 pub mod tls;

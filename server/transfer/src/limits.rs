@@ -224,6 +224,11 @@ pub const FRAMED_STALL: Duration = Duration::from_secs(10);
 /// Bytes that a framed rail moves in each [`FRAMED_STALL`] while something is due: at 26 KB/s a page of 2 MiB
 /// takes longer than any call, and whoever is slower only keeps slots and shares.
 pub const RAIL_PACE_BYTES: u64 = 256 << 10;
+/// Round trip up to which the other end of a framed connection is near: on this host, or a few switches away.
+pub const NEAR_ROUND_TRIP: Duration = Duration::from_micros(100);
+/// Bytes that a socket holds for a near end, on their way or not: those of four rails fill 160 Gbit/s at the longest such
+/// round trip.
+pub const NEAR_UNREAD_BYTES: usize = 512 << 10;
 /// How long a data connection is silent before the system asks whether its peer is there.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 /// The pause between two such questions.

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::limits::{GROUPS_MAX, GROUPS_USUAL};
+use crate::socket_option::socket_option;
 
 /// Who is at the other end, as the kernel saw it when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     // SAFETY: `ucred` is three integers, so any bytes the kernel writes into it are valid; it outlives the
     // call.
-    unsafe { socket_option(socket, libc::SO_PEERCRED, &mut credentials)? };
+    unsafe { socket_option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials)? };
     Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
 
@@ -57,23 +58,10 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut raw: libc::c_int = -1;
     // SAFETY: an integer, as in `peer_of`.
-    unsafe { socket_option(socket, libc::SO_PEERPIDFD, &mut raw)? };
+    unsafe { socket_option(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD, &mut raw)? };
     if raw < 0 {
         return Err(Errno::SRCH);
     }
     // SAFETY: the kernel has just made this descriptor for us, nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-/// # Safety
-/// `T` must be valid for any bytes.
-unsafe fn socket_option<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &mut T) -> Result<(), Errno> {
-    let mut bytes = size_of::<T>() as libc::socklen_t;
-    let target = std::ptr::from_mut(value).cast();
-    // SAFETY: `target` is writable for `bytes`, and the kernel writes no more than that.
-    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, target, &raw mut bytes) };
-    if rc == 0 {
-        return Ok(());
-    }
-    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

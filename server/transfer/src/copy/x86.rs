@@ -65,7 +65,7 @@ pub(super) fn fence() {
 }
 
 macro_rules! load {
-    ($name:ident, $feature:literal, $vector:ty, $registers:ident, $instruction:literal) => {
+    ($name:ident, $block:ident, $feature:literal, $vector:ty, $registers:ident, $instruction:literal) => {
         /// Loads a vector from any address, whoever writes there.
         ///
         /// # Safety
@@ -85,15 +85,33 @@ macro_rules! load {
             }
             vector
         }
+
+        /// Loads so many vectors, one behind the other. A loop: what the standard library calls for each of them, as
+        /// `array::from_fn`, has no such registers, so that each vector could go through memory.
+        ///
+        /// # Safety
+        /// The vectors are readable, on a processor that has the feature.
+        #[inline]
+        #[target_feature(enable = $feature)]
+        unsafe fn $block<const COUNT: usize>(from: *const u8) -> [$vector; COUNT] {
+            let from = from.cast::<$vector>();
+            // SAFETY: the caller's promise.
+            let mut block = [unsafe { $name(from) }; COUNT];
+            for i in 1..COUNT {
+                // SAFETY: the caller's promise.
+                block[i] = unsafe { $name(from.add(i)) };
+            }
+            block
+        }
     };
 }
 
-load!(load_128, "sse2", __m128i, xmm_reg, "movdqu");
-load!(load_256, "avx2", __m256i, ymm_reg, "vmovdqu");
-load!(load_512, "avx512f", __m512i, zmm_reg, "vmovdqu64");
+load!(load_128, load_block_128, "sse2", __m128i, xmm_reg, "movdqu");
+load!(load_256, load_block_256, "avx2", __m256i, ymm_reg, "vmovdqu");
+load!(load_512, load_block_512, "avx512f", __m512i, zmm_reg, "vmovdqu64");
 
 macro_rules! streaming_kernel {
-    ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident, $registers:literal) => {
+    ($name:ident, $feature:literal, $vector:ty, $load:ident, $load_block:ident, $store:ident, $registers:literal) => {
         /// # Safety
         /// As `StreamingCopy::copy`, on a processor that has the feature.
         #[target_feature(enable = $feature)]
@@ -111,10 +129,9 @@ macro_rules! streaming_kernel {
                 shared::copy(source, target, head);
                 let mut at = head;
                 while end - at >= BLOCK_BYTES {
-                    let block: [$vector; BLOCK_BYTES / WIDTH] =
-                        std::array::from_fn(|i| $load(source.add(at + i * WIDTH).cast()));
-                    for (i, vector) in block.into_iter().enumerate() {
-                        $store(target.add(at + i * WIDTH).cast(), vector);
+                    let block: [$vector; $registers] = $load_block(source.add(at));
+                    for i in 0..$registers {
+                        $store(target.add(at + i * WIDTH).cast(), block[i]);
                     }
                     at += BLOCK_BYTES;
                 }
@@ -128,14 +145,14 @@ macro_rules! streaming_kernel {
     };
 }
 
-streaming_kernel!(copy_sse2, "sse2", __m128i, load_128, _mm_stream_si128, 8);
-streaming_kernel!(copy_avx2, "avx2", __m256i, load_256, _mm256_stream_si256, 8);
-streaming_kernel!(copy_avx512, "avx512f", __m512i, load_512, _mm512_stream_si512, 16);
+streaming_kernel!(copy_sse2, "sse2", __m128i, load_128, load_block_128, _mm_stream_si128, 8);
+streaming_kernel!(copy_avx2, "avx2", __m256i, load_256, load_block_256, _mm256_stream_si256, 8);
+streaming_kernel!(copy_avx512, "avx512f", __m512i, load_512, load_block_512, _mm512_stream_si512, 16);
 
 macro_rules! fused_kernel {
     (
         $name:ident, $feature:literal, $vector:ty, $registers:literal, $block:ident,
-        $load:ident, $stream:ident, $store:ident, $xor:ident, $multiply:ident, $widen:expr, $repeat:expr
+        $load_block:ident, $stream:ident, $store:ident, $xor:ident, $multiply:ident, $widen:expr, $repeat:expr
     ) => {
         /// Bytes that the kernel moves at once.
         const $block: usize = $registers * size_of::<$vector>();
@@ -165,25 +182,25 @@ macro_rules! fused_kernel {
             // SAFETY: every access is below `bytes`, which the caller vouches for; `target + at` is aligned
             // to the vector, as the target and every step are, and only made where something is copied.
             unsafe {
-                let read = |at: usize| -> [$vector; $registers] {
-                    std::array::from_fn(|i| $load(source.add(at + i * WIDTH).cast()))
-                };
-                let write = |at: usize, block: &[$vector; $registers]| {
-                    for (i, vector) in block.iter().enumerate().filter(|_| COPIES) {
-                        $stream(target.add(at + i * WIDTH).cast(), *vector);
+                let mut folded: [$vector; $registers] = $load_block(source);
+                if COPIES {
+                    for i in 0..$registers {
+                        $stream(target.add(i * WIDTH).cast(), folded[i]);
                     }
-                };
-                let mut folded = read(0);
-                write(0, &folded);
+                }
                 // What the register holds lies over the first eight bytes.
                 folded[0] = $xor(folded[0], $widen(_mm_set_epi64x(0, register.cast_signed())));
                 let mut at = $block;
                 while at < bytes {
-                    let block = read(at);
-                    for (vector, next) in folded.iter_mut().zip(&block) {
-                        *vector = fold(*vector, block_shift, *next);
+                    let block: [$vector; $registers] = $load_block(source.add(at));
+                    for i in 0..$registers {
+                        folded[i] = fold(folded[i], block_shift, block[i]);
                     }
-                    write(at, &block);
+                    if COPIES {
+                        for i in 0..$registers {
+                            $stream(target.add(at + i * WIDTH).cast(), block[i]);
+                        }
+                    }
                     at += $block;
                 }
                 let vector_shift = $repeat(pair(&VECTOR));
@@ -217,7 +234,7 @@ fused_kernel!(
     __m128i,
     4,
     SSE_BLOCK_BYTES,
-    load_128,
+    load_block_128,
     _mm_stream_si128,
     _mm_storeu_si128,
     _mm_xor_si128,
@@ -231,7 +248,7 @@ fused_kernel!(
     __m256i,
     4,
     AVX2_BLOCK_BYTES,
-    load_256,
+    load_block_256,
     _mm256_stream_si256,
     _mm256_storeu_si256,
     _mm256_xor_si256,
@@ -245,7 +262,7 @@ fused_kernel!(
     __m512i,
     8,
     AVX512_BLOCK_BYTES,
-    load_512,
+    load_block_512,
     _mm512_stream_si512,
     _mm512_storeu_si512,
     _mm512_xor_si512,

@@ -1,8 +1,9 @@
 //! The byte stream of a data connection. Owns: what kinds there are, reading and writing without blocking,
 //! waiting. Must not know: headers, memory.
 //!
-//! - `socket`: the socket under it; `tls`: ciphertext on its way
+//! - `socket`: the socket under it; `near`: what it holds; `tls`: ciphertext on its way
 
+mod near;
 mod socket;
 mod tls;
 

@@ -4,7 +4,7 @@ mod bad_client;
 mod bad_server;
 mod conformance;
 mod control;
-mod pair;
+pub(super) mod pair;
 mod records;
 mod slow;
 mod tls;

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use super::near::hold_little_if_near;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_PROBE_PAUSE, KEEPALIVE_PROBES};
 
 /// A connected socket, and what it may be asked for.
@@ -33,7 +34,8 @@ pub(super) struct Heard {
 }
 
 impl Socket {
-    /// Small headers leave at once, a peer that vanished while nothing is under way is noticed, and no call blocks.
+    /// Small headers leave at once, a peer that vanished while nothing is under way is noticed, no call blocks, and what
+    /// waits for a near end is little.
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -41,6 +43,7 @@ impl Socket {
         sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
         sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_PROBE_PAUSE)?;
         sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
+        hold_little_if_near(&stream)?;
         Ok(Self { stream, readable: true, writable: true })
     }
 

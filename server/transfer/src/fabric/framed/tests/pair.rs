@@ -19,7 +19,7 @@ use crate::region::Region;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two ends of a TCP connection over the loopback.
-pub(super) fn tcp() -> (TcpStream, TcpStream) {
+pub(in crate::fabric::framed) fn tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (one, listener.accept().unwrap().0)
