@@ -391,6 +391,10 @@ pub(crate) const REMOTE_TRIES_MAX: u32 = turnkv_proto::limits::RAILS_MAX as u32 
 pub(crate) const NICS_MAX: usize = 8;
 /// Bytes of a span from which on it is moved in stripes, which go over all rails of its client.
 pub(crate) const STRIPED_BYTES_MIN: u64 = 2 << 20;
+/// Pages of a call from which on those of up to [`WHOLE_BYTES_MAX`] go whole: each rail has some of them.
+pub(crate) const MANY_PAGES: usize = 2 * turnkv_proto::limits::RAILS_MAX;
+/// Bytes of a span up to which it goes whole where its call has [`MANY_PAGES`]: cut in two it costs twice the answers.
+pub(crate) const WHOLE_BYTES_MAX: u64 = 2 << 20;
 /// Bytes of a stripe.
 pub(crate) const STRIPE_BYTES: u32 = 1 << 20;
 /// Pause of a call that finds all rails full with transfers of others.
@@ -473,7 +477,9 @@ const _: () = assert!(
     "some of the longest frames arrive at once"
 );
 const _: () = assert!(
-    REMOTE_INFLIGHT_BYTES_MIN >= 4 * STRIPE_BYTES as u64 && STRIPED_BYTES_MIN >= 2 * STRIPE_BYTES as u64,
+    REMOTE_INFLIGHT_BYTES_MIN >= 4 * STRIPE_BYTES as u64
+        && STRIPED_BYTES_MIN >= 2 * STRIPE_BYTES as u64
+        && WHOLE_BYTES_MAX >= STRIPED_BYTES_MIN,
     "every rail of a client can move a stripe, and what is striped has several"
 );
 const _: () = assert!(

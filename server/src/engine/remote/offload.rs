@@ -63,7 +63,7 @@ impl Engine {
     ) -> Result<Option<OffloadCommitted>, Error> {
         let slots = std::mem::take(&mut begun.slots); // of no use to a caller that cannot map them
         let Some(lease) = begun.lease.take() else { return Ok(None) };
-        let mut transfers = Transfers::new(&self.remote, client, Direction::Read);
+        let mut transfers = Transfers::new(&self.remote, client, Direction::Read, ask.pages.len());
         let (mut fillings, mut granted) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
         let mut read = Ok(());
         for (position, place) in begun.outcomes.granted().zip(&slots) {

@@ -72,7 +72,7 @@ impl Engine {
         told: &mut dyn ReloadAudience,
     ) -> Result<(), Error> {
         let lease = run.lease.take();
-        let transfers = Transfers::new(&self.remote, client, Direction::Write);
+        let transfers = Transfers::new(&self.remote, client, Direction::Write, ask.pages.len());
         let carries = ask.may_carry && client.has_no_nic();
         let mut writing = Writing { ask, transfers, carries, due: VecDeque::new(), corrupt: Vec::new() };
         let written = match lease.map(|lease| self.hold_remote(client, lease)).transpose() {

@@ -5,7 +5,8 @@ use super::clients::{RemoteClient, Remotes};
 use super::flights::Landed;
 use super::lent::{Domain, LentSpan, Transfer};
 use crate::limits::{
-    LOCAL_LOOK, REMOTE_CALL_FLIGHTS_MAX, REMOTE_POST_PAUSE, REMOTE_TRIES_MAX, STRIPE_BYTES, STRIPED_BYTES_MIN,
+    LOCAL_LOOK, MANY_PAGES, REMOTE_CALL_FLIGHTS_MAX, REMOTE_POST_PAUSE, REMOTE_TRIES_MAX, STRIPE_BYTES,
+    STRIPED_BYTES_MIN, WHOLE_BYTES_MAX,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,6 +21,8 @@ pub(in crate::engine) struct Transfers<'a> {
     remote: &'a Remotes,
     client: &'a RemoteClient,
     direction: Direction,
+    /// Bytes of a span from which on it is moved in stripes.
+    striped_bytes_min: u64,
     parts: Vec<Part>,
     /// Numbers of parts, in the order in which they are posted.
     due: VecDeque<usize>,
@@ -69,14 +72,28 @@ pub(in crate::engine) enum Progress {
 }
 
 impl<'a> Transfers<'a> {
+    /// None yet, of a call that names so many pages.
     pub(in crate::engine) fn new(
         remote: &'a Remotes,
         client: &'a RemoteClient,
         direction: Direction,
+        pages: usize,
     ) -> Transfers<'a> {
+        let striped_bytes_min = if pages < MANY_PAGES { STRIPED_BYTES_MIN } else { WHOLE_BYTES_MAX + 1 };
         let (tell, landed) = mpsc::channel(REMOTE_CALL_FLIGHTS_MAX);
-        let (parts, due, pages) = (Vec::new(), VecDeque::new(), Vec::new());
-        Transfers { remote, client, direction, parts, due, flying: 0, stalled: false, pages, tell, landed }
+        Transfers {
+            remote,
+            client,
+            direction,
+            striped_bytes_min,
+            parts: Vec::new(),
+            due: VecDeque::new(),
+            flying: 0,
+            stalled: false,
+            pages: Vec::new(),
+            tell,
+            landed,
+        }
     }
 
     /// Moves a position's slot from or to these spans of the client's memory, which are as long together.
@@ -91,7 +108,7 @@ impl<'a> Transfers<'a> {
         let first = self.parts.len();
         let mut offset = 0;
         for span in spans {
-            for part in pieces(span) {
+            for part in pieces(span, self.striped_bytes_min) {
                 let bytes = part.bytes() as usize;
                 let slot = slot.region().slot(slot.offset() + offset, bytes);
                 let slot =
@@ -263,8 +280,8 @@ pub(in crate::engine) fn check_spans(position: u32, slot: &Slot, spans: &[LentSp
 }
 
 /// A span as the operations that move it: large ones in stripes, which go over all rails.
-fn pieces(span: &LentSpan) -> impl Iterator<Item = LentSpan> {
+fn pieces(span: &LentSpan, striped_bytes_min: u64) -> impl Iterator<Item = LentSpan> {
     let bytes = span.bytes();
-    let piece = if u64::from(bytes) < STRIPED_BYTES_MIN { bytes } else { STRIPE_BYTES };
+    let piece = if u64::from(bytes) < striped_bytes_min { bytes } else { STRIPE_BYTES };
     (0..bytes).step_by(piece.max(1) as usize).filter_map(move |at| span.part(at, piece.min(bytes - at)))
 }

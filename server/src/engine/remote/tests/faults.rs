@@ -5,7 +5,7 @@ use super::*;
 use crate::engine::durable::Durability;
 use crate::engine::offload::Outcomes;
 use crate::engine::stats::EvictFrom;
-use crate::limits::{REMOTE_TRIES_MAX, STRIPE_BYTES, STRIPED_BYTES_MIN};
+use crate::limits::{MANY_PAGES, REMOTE_TRIES_MAX, STRIPE_BYTES, STRIPED_BYTES_MIN, WHOLE_BYTES_MAX};
 use turnkv_mutate::{Random, each_seed};
 use turnkv_pool::Outcome as Becomes;
 
@@ -239,6 +239,40 @@ fn a_large_page_goes_in_stripes_over_all_rails_and_one_that_fails_is_all_that_is
         assert_eq!(dropped_of(call), [0_u32; 0]);
         rig.is_idle();
     }
+}
+
+#[test]
+fn where_a_call_has_many_pages_those_of_two_mebibytes_go_whole() {
+    let rig = Rig::new();
+    let rails = [rig.rail(), rig.rail()];
+    let namespace = open(&rig.engine, "many", WHOLE_BYTES_MAX);
+    let key = RegionKey { key: 7, base: 0, bytes: MANY_PAGES as u64 * WHOLE_BYTES_MAX };
+    let region = Arc::new(LentRegion { keys: vec![(FRAMED, key)] });
+    let whole = checksum(&vec![5; WHOLE_BYTES_MAX as usize]);
+    let page = |position: u32| {
+        let span = LentSpan::new(&region, u64::from(position) * WHOLE_BYTES_MAX, WHOLE_BYTES_MAX as u32);
+        RemotePage { position, checksum: whole, spans: vec![span.unwrap()], carried: Bytes::new() }
+    };
+    let hashes = (0..MANY_PAGES).map(|number| BlockHash([number as u8 + 1; 32])).collect();
+    let pages = (0..MANY_PAGES as u32).map(page).collect();
+    let call = rig.call(RemoteOffload { begin: offer(namespace, hashes), pages });
+    let (mut seen, deadline) = (Vec::new(), Instant::now() + SOON);
+    while !call.is_finished() {
+        assert!(Instant::now() < deadline, "a page is missing: {seen:?}");
+        let Some(posted) = rails.iter().find_map(|rail| rail.posted.lock().pop()) else {
+            std::thread::yield_now();
+            continue;
+        };
+        seen.push((posted.operation().remote().offset(), u64::from(posted.operation().bytes())));
+        arrives(posted, 5);
+    }
+    seen.sort_unstable();
+    let wanted: Vec<_> =
+        (0..).map(|number| (number * WHOLE_BYTES_MAX, WHOLE_BYTES_MAX)).take(seen.len()).collect();
+    assert!(seen.len() > 1, "this pool has room for several");
+    assert_eq!(seen, wanted);
+    assert_eq!(dropped_of(call), [0_u32; 0]);
+    rig.is_idle();
 }
 
 #[test]
