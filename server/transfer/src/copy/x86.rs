@@ -86,8 +86,8 @@ macro_rules! load {
             vector
         }
 
-        /// Loads so many vectors, one behind the other. A loop: what the standard library calls for each of them, as
-        /// `array::from_fn`, has no such registers, so that each vector could go through memory.
+        /// Loads so many vectors, one behind the other. The kernels are loops: an adapter of the standard library, such as
+        /// `array::from_fn`, is compiled without the feature, and where it is not inlined each vector goes through memory.
         ///
         /// # Safety
         /// The vectors are readable, on a processor that has the feature.
