@@ -389,7 +389,7 @@ pub(crate) const REMOTE_CALL_FLIGHTS_MAX: usize = 64;
 pub(crate) const REMOTE_TRIES_MAX: u32 = turnkv_proto::limits::RAILS_MAX as u32 + 1;
 /// NICs that are used at a time.
 pub(crate) const NICS_MAX: usize = 8;
-/// Bytes of a span from which on it is moved in stripes, which go over all rails of its client.
+/// Bytes of a span from which on it is moved in stripes, which go over all rails of its client, where its call has few pages.
 pub(crate) const STRIPED_BYTES_MIN: u64 = 2 << 20;
 /// Pages of a call from which on those of up to [`WHOLE_BYTES_MAX`] go whole: each rail has some of them.
 pub(crate) const MANY_PAGES: usize = 2 * turnkv_proto::limits::RAILS_MAX;
