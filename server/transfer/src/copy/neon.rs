@@ -43,27 +43,23 @@ unsafe fn fused_neon<const COPIES: bool>(
     const LANE: Shift = Shift::by_bytes(REMAINDER_BYTES);
     // SAFETY: every access is below `bytes`, which the caller vouches for.
     unsafe {
-        let read = |at: usize| -> [uint8x16_t; VECTORS] {
-            std::array::from_fn(|i| load(source.add(at + i * REMAINDER_BYTES)))
-        };
-        let write = |at: usize, block: &[uint8x16_t; VECTORS]| {
-            for (i, vector) in block.iter().enumerate().filter(|_| COPIES) {
-                store(target.add(at + i * REMAINDER_BYTES), *vector);
-            }
-        };
-        let mut folded = read(0);
-        write(0, &folded);
+        let mut folded = load_block(source);
+        if COPIES {
+            store_block(target, &folded);
+        }
         // What the register holds lies over the first eight bytes.
         let mut over = [0; REMAINDER_BYTES];
         over[..8].copy_from_slice(&register.to_le_bytes());
         folded[0] = veorq_u8(folded[0], vld1q_u8(over.as_ptr()));
         let mut at = NEON_BLOCK_BYTES;
         while at < bytes {
-            let block = read(at);
-            for (vector, next) in folded.iter_mut().zip(&block) {
-                *vector = fold(*vector, &BLOCK, *next);
+            let block = load_block(source.add(at));
+            for i in 0..VECTORS {
+                folded[i] = fold(folded[i], &BLOCK, block[i]);
             }
-            write(at, &block);
+            if COPIES {
+                store_block(target.add(at), &block);
+            }
             at += NEON_BLOCK_BYTES;
         }
         let mut one = folded[0];
@@ -91,6 +87,23 @@ unsafe fn load(from: *const u8) -> uint8x16_t {
     vector
 }
 
+/// Loads the vectors of a block. The kernel is of loops: a closure that the standard library calls is compiled without its
+/// features (see the loads of x86-64).
+///
+/// # Safety
+/// The block is readable.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn load_block(from: *const u8) -> [uint8x16_t; VECTORS] {
+    // SAFETY: the caller's promise.
+    let mut block = [unsafe { load(from) }; VECTORS];
+    for (i, vector) in block.iter_mut().enumerate().skip(1) {
+        // SAFETY: the caller's promise.
+        *vector = unsafe { load(from.add(i * REMAINDER_BYTES)) };
+    }
+    block
+}
+
 /// Stores a vector to any address, whoever else writes there.
 ///
 /// # Safety
@@ -100,6 +113,19 @@ unsafe fn load(from: *const u8) -> uint8x16_t {
 unsafe fn store(to: *mut u8, vector: uint8x16_t) {
     // SAFETY: the caller's promise; the instruction writes the vector and nothing else.
     unsafe { asm!("str {:q}, [{}]", in(vreg) vector, in(reg) to, options(nostack, preserves_flags)) };
+}
+
+/// Stores the vectors of a block.
+///
+/// # Safety
+/// The block is writable.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn store_block(to: *mut u8, block: &[uint8x16_t; VECTORS]) {
+    for (i, vector) in block.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { store(to.add(i * REMAINDER_BYTES), *vector) };
+    }
 }
 
 #[inline]
