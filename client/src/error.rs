@@ -21,7 +21,7 @@ pub enum ErrorKind {
     Deadline,
     /// The pool was sick a moment ago: nothing was sent.
     BreakerOpen,
-    /// No room now, or another pool that has to answer does not.
+    /// No room now, another pool that has to answer does not, or pages were damaged on their way.
     Busy {
         /// When a retry makes sense; 0: it does not.
         retry_after_ms: u32,

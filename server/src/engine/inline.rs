@@ -106,7 +106,7 @@ impl InlineOffload {
             }
             if checksum.finish() != *sent {
                 let text = format!("page {position} changed on its way: its checksum does not match");
-                return Err(Error::invalid(text));
+                return Err(Error::new(ErrorKind::Unavailable, text));
             }
             pages.push((position, *sent));
         }
