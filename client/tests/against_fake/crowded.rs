@@ -40,7 +40,8 @@ async fn an_operation_more_than_may_be_waits_for_its_deadline_and_says_nothing_o
     assert_eq!(fake.core.accepted.load(Ordering::SeqCst), CONNECTIONS_MAX as u32);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// On one thread: while the leases are dropped, the operation under way does not tell their ends on a connection of its own.
+#[tokio::test]
 async fn ends_of_leases_wait_for_a_connection_and_beyond_the_bound_the_oldest_ends_by_time() {
     let fake = Fake::start();
     let (_client, namespace) = open(&fake, DataPlane::Shm).await;
