@@ -5,7 +5,7 @@ use std::io;
 use turnkv_proto as proto;
 use turnkv_transfer::device::{DeviceError, DeviceErrorKind};
 use turnkv_transfer::tls::{client_words, tls_cause};
-use turnkv_transfer::{Claimed, PlanError};
+use turnkv_transfer::{Claimed, DamagedFrame, PlanError};
 
 /// What a call of this crate gives.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -79,6 +79,10 @@ impl Error {
     pub(crate) fn from_io(doing: &str, error: &io::Error) -> Error {
         match error.kind() {
             io::ErrorKind::TimedOut => Error::deadline(),
+            // Not the peer's mistake: the next connection does better.
+            io::ErrorKind::InvalidData if DamagedFrame::is_why(error) => {
+                Error::unavailable(format!("{doing}: {error}"))
+            }
             // Under TLS most often the server's refusal of a certificate, which comes once the handshake seems to be over.
             io::ErrorKind::InvalidData => match tls_cause(error) {
                 Some(tls) => Error::unavailable(client_words(tls)),

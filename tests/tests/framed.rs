@@ -302,3 +302,28 @@ async fn pages_go_inline_where_no_frames_are_spoken() -> Result<()> {
     ensure!(only.reload(&hashes).await.is_err(), "whoever wants frames alone is told");
     Ok(())
 }
+
+/// Bits that turn in what a server says first are no reason to do without the checks that frames have.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_go_in_frames_though_the_first_ones_were_damaged() -> Result<()> {
+    let (_server, tcp) = start(Setup::default())?;
+    // The first connection speaks gRPC, the next ones frames: a header of eight bytes, then an answer to Hello.
+    let damaged = 1..4;
+    let plan = move |number| match damaged.contains(&number) {
+        true => (Fault::None, Fault::Flip(8 * 12 + number)),
+        false => (Fault::None, Fault::None),
+    };
+    let proxy = Proxy::to(tcp, plan)?;
+    let user = User::connect(&format!("tcp://{}", proxy.address()), DataPlane::Auto, PAGE).await?;
+    let (hashes, began) = (chain(9, 8), Instant::now());
+    while !user.offload(&OffloadOptions::default(), &hashes).await.is_ok_and(|report| report.stored == 8) {
+        ensure!(
+            began.elapsed() < Duration::from_secs(30),
+            "nothing goes any more: {:?}",
+            user.client.state()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ensure!(user.client.state().data_rails > 0, "its pages go unchecked: {:?}", user.client.state());
+    Ok(())
+}

@@ -106,16 +106,27 @@ pub fn frame_check(header: FrameHeader, body: &[u8]) -> [u8; FRAME_CHECK_BYTES] 
     (check.finish() as u32).to_le_bytes()
 }
 
+/// Why a frame is refused whose check is wrong. Its header was one, so its sender speaks frames.
+#[derive(Debug, thiserror::Error)]
+#[error("a frame came with a wrong check: a bit turned on the way")]
+pub struct DamagedFrame;
+
+impl DamagedFrame {
+    /// Whether this is why.
+    #[must_use]
+    pub fn is_why(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<DamagedFrame>())
+    }
+}
+
 /// Takes the check off a body that came over a network.
 ///
 /// # Errors
-/// `InvalidData`: it is not that of this frame.
+/// `InvalidData` with [`DamagedFrame`]: it is not that of this frame.
 pub(crate) fn take_check(header: FrameHeader, body: &mut Vec<u8>) -> io::Result<()> {
     let good = body.split_last_chunk().filter(|(before, said)| **said == frame_check(header, before));
     let Some((before, _)) = good else {
-        let message =
-            "a frame came with a wrong check: a bit turned on the way, or the peer speaks another protocol";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, DamagedFrame));
     };
     body.truncate(before.len());
     Ok(())

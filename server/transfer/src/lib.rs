@@ -61,7 +61,7 @@ pub mod tls;
 
 pub use checksum::{Checksum, checksum};
 pub use copy::{copy_kernels, copy_streaming, copy_streaming_by};
-pub use frame::{FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader, frame_check};
+pub use frame::{DamagedFrame, FLAG_FAILURE, FLAG_MORE, Frame, FrameHeader, frame_check};
 pub use large::LargeFrames;
 pub use limits::{FRAME_BYTES_MAX, FRAME_CHECK_BYTES};
 pub use listener::{
