@@ -1,15 +1,16 @@
 //! One client of the pool, with calls that block: the only file here that knows the client's interface.
 //! Must not know: what is measured.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use tokio::runtime::{Builder, Runtime};
 use turnkv_client::{
-    BlockHash, Client, ClientConfig, DataPlane, Device, DeviceOrder, DevicePlan, Dtype, EndTurn, Layout,
-    Namespace, NamespaceSpec, OffloadOptions, PageMemory, PageSource, PageTarget, ReadLease, ReloadOptions,
-    StatsReply, TierKind, TurnBegun,
+    BlockHash, Client, ClientConfig, DataPlane, Device, DeviceOrder, DevicePlan, DeviceReload, Dtype,
+    EndTurn, Layout, Namespace, NamespaceSpec, OffloadOptions, PageMemory, PageSource, PageTarget, ReadLease,
+    ReloadOptions, StatsReply, TierKind, TurnBegun,
 };
+use turnkv_transfer::device::Stream;
 
 use crate::network::Network;
 
@@ -154,6 +155,35 @@ impl Connection {
         })?;
         ensure!(report.pages == hashes.len(), "LOST PAGES: of {} {report:?}", hashes.len());
         Ok(())
+    }
+
+    /// The same as an engine sees it whose stream waits for each layer: seconds from the call until it may begin, until the first
+    /// layer is there, and until the last one is.
+    pub fn reload_layers(
+        &self,
+        device: &Device,
+        (hashes, plans): (&[BlockHash], &[DevicePlan]),
+        layers: usize,
+        stream: Stream,
+    ) -> Result<[f64; 3]> {
+        let started = Instant::now();
+        let seen = |layer: usize, reload: &DeviceReload| -> Result<f64> {
+            reload.wait_layer(layer, stream)?;
+            let there = device.mark(stream)?;
+            while !there.passed()? {
+                std::hint::spin_loop();
+            }
+            Ok(started.elapsed().as_secs_f64())
+        };
+        let (options, order) = (ReloadOptions::default(), DeviceOrder { after: None, layers });
+        self.runtime.block_on(async {
+            let reload = self.namespace.reload_device(device, &options, hashes, plans, order).await?;
+            let begun = started.elapsed().as_secs_f64();
+            let (first, last) = (seen(0, &reload)?, seen(layers - 1, &reload)?);
+            let report = reload.finished().await?;
+            ensure!(report.pages == hashes.len(), "LOST PAGES: of {} {report:?}", hashes.len());
+            Ok([begun, first, last])
+        })
     }
 
     /// Leases pages for reading in place.

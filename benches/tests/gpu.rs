@@ -126,6 +126,16 @@ fn a_device_that_hangs_in_a_batch_costs_the_batches_alone() {
     assert!(said.contains("did not end within 2s"), "{said}");
 }
 
+/// A model of a device moves no byte: what is told are times of calls.
+#[test]
+fn calls_are_timed_on_a_modelled_device() {
+    let Run { done, said, results } = run("modelled", None, &[]);
+    assert!(done.status.success(), "{said}");
+    let (measured, failed) = titles(&results);
+    assert!(measured.len() == 6 && failed.is_empty(), "{said}");
+    assert!(measured.iter().all(|title| title.contains("on a modelled device")), "{said}");
+}
+
 #[test]
 fn without_a_gpu_one_line_says_so() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpu"));

@@ -4,10 +4,13 @@
 //!
 //! - `rig`: the driver without the client; `shapes`: pages as engines keep them; `scale`: how much; `report`: tables
 //! - `registration`, `copies`, `sums`, `interference`: the driver's limits; `pool`: the pool's own path
+//! - `calls`: what that takes beside its copies, on a device that is only `modelled`
 #![allow(clippy::print_stdout, reason = "a bench prints its tables")]
 
+mod calls;
 mod copies;
 mod interference;
+mod modelled;
 mod pool;
 mod registration;
 mod report;
@@ -17,6 +20,7 @@ mod shapes;
 mod sums;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -27,6 +31,7 @@ use turnkv_benches::sampling::Random;
 use turnkv_client::{CopyChoice, Device, DeviceOptions, HostOptions};
 
 use crate::copies::By;
+use crate::modelled::Modelled;
 use crate::report::{Report, TIME_IS_UP};
 use crate::scale::Scale;
 
@@ -37,7 +42,7 @@ use crate::scale::Scale;
 struct Options {
     #[command(flatten)]
     common: Common,
-    /// The device: a GPU, or this process's memory, which is always `--tiny`.
+    /// The device: a GPU; this process's memory, which is always `--tiny`; or a model of a GPU's times, for its calls alone.
     #[arg(long, value_enum, default_value_t = Kind::Cuda)]
     device: Kind,
     /// Tiny sizes: shows that everything runs and every byte is right, not how fast.
@@ -64,6 +69,8 @@ struct Options {
 enum Kind {
     Cuda,
     Host,
+    /// A model of an H200's times, which moves no byte: what calls take beside their copies, on this machine's CPU. No other part.
+    Modelled,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -101,6 +108,7 @@ impl Opened {
         match self.kind {
             Kind::Cuda => Device::cuda(self.ordinal, device),
             Kind::Host => Device::host(HostOptions { device, ..HostOptions::default() }),
+            Kind::Modelled => Device::with_driver(Arc::new(Modelled::new()), device),
         }
         .context("opening the device")
     }
@@ -126,6 +134,10 @@ fn main() -> Result<()> {
     let kernel_blocks = tiny.then_some(scale.blocks[0]);
     let opened = Opened { kind: options.device, ordinal: options.ordinal, kernel_blocks };
     let device = opened.device(CopyChoice::Auto)?;
+    if options.device == Kind::Modelled {
+        let mut report = Report::new(device.driver().name(), true, options.json);
+        return calls::measure(&opened, &options.common, &scale, &mut report);
+    }
     println!("## {}", device.driver().name());
     let mut report = Report::new(device.driver().name(), !tiny, options.json.clone());
     for part in &options.parts {

@@ -149,13 +149,8 @@ impl Bench {
             let hashes = page_hashes(first, batch.clone());
             self.connection.offload_all(None, &hashes, &source.stamped(batch.clone()))?;
         }
-        let layers = if self.shape.fragments.is_multiple_of(2) {
-            self.shape.fragments / 2
-        } else {
-            self.shape.fragments
-        };
         let mut seconds = [0.0; 3];
-        for (layers, seconds) in [1, layers].into_iter().zip(&mut seconds) {
+        for (layers, seconds) in [1, self.shape.layers()].into_iter().zip(&mut seconds) {
             let started = Instant::now();
             for batch in &batches {
                 let (hashes, plans) = (page_hashes(first, batch.clone()), &self.plans[batch.clone()]);

@@ -1,4 +1,4 @@
-//! A device's driver without the client: memory, streams and kernels, bounds-checked. Owns: every unsafe call of this bench.
+//! A device's driver without the client: memory, streams and kernels, bounds-checked. Owns: every unsafe call of a driver.
 //! Must not know: what is measured.
 //!
 //! What is enqueued holds the memory it works on, and a lane lets go of it only when an event behind it has passed.

@@ -18,6 +18,8 @@ pub(crate) struct Scale {
     pub(crate) chunks: Vec<usize>,
     /// Pages of one call to the pool.
     pub(crate) batch: usize,
+    /// Pages of a long conversation: 32,768 tokens.
+    pub(crate) long: usize,
     /// Interference: rounds, and steps of a round.
     pub(crate) decode_rounds: u32,
     /// See `decode_rounds`.
@@ -47,6 +49,7 @@ impl Scale {
             blocks: vec![4, 8, 16, 32],
             chunks: vec![4 << 20, 16 << 20],
             batch: 128,
+            long: 2048,
             decode_rounds: 3,
             decode_steps: 150,
             layer_bytes: 256 << 20,
@@ -67,6 +70,7 @@ impl Scale {
             blocks: vec![4],
             chunks: vec![1 << 20],
             batch: 3,
+            long: 40,
             decode_rounds: 1,
             decode_steps: 5,
             layer_bytes: 1 << 20,

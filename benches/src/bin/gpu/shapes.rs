@@ -81,6 +81,11 @@ impl Shape {
     pub(crate) fn page_bytes(&self) -> usize {
         self.fragments * self.fragment_bytes
     }
+
+    /// Its model's layers: each has a piece for K and one for V, or one for both.
+    pub(crate) fn layers(&self) -> usize {
+        if self.fragments.is_multiple_of(2) { self.fragments / 2 } else { self.fragments }
+    }
 }
 
 #[cfg(test)]
