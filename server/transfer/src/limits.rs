@@ -118,10 +118,13 @@ pub const KERNEL_BLOCKS_USUAL: u32 = 8;
 pub const KERNEL_BLOCKS_WITHIN_FACTOR: u32 = 4;
 /// Bytes that one launch moves: on an H200, 16 MiB a launch reach 0.9 of a plain copy, and 4 MiB 0.86.
 pub const KERNEL_CHUNK_BYTES_USUAL: usize = 16 << 20;
+/// What comes layer by layer is moved by so many launches at most, besides one a layer, however much it is: an engine begins when
+/// all of them are enqueued.
+pub const LAYERED_LAUNCHES_MAX: usize = 64;
 /// The least that may be asked for: smaller launches do nothing but begin and end.
 pub const CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Pinned memory of one lane for tables and checksums.
-pub const TABLE_BYTES: usize = 8 << 20;
+pub const TABLE_BYTES: usize = 16 << 20;
 /// Pinned memory for staged copies, both ways.
 pub const STAGING_BYTES_USUAL: usize = 64 << 20;
 /// The least that may be asked for.
@@ -149,6 +152,8 @@ pub const CHECKSUM_CALLS: usize = 3;
 pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
 /// See [`POLL_PAUSE_MIN`].
 pub const POLL_PAUSE_MAX: Duration = Duration::from_micros(300);
+/// By how much the system may make a pause longer.
+pub const POLL_SLACK_NS: u64 = 1_000;
 /// Within these, the part of the wait so far after which is looked again.
 pub const POLL_PART: u32 = 16;
 /// How long the first work on a device may take, when it is opened: its kernels are compiled and loaded

@@ -6,9 +6,10 @@
 //! over the link, and kernels copy what is so small that they are clearly faster, where someone waits for it. Within the device they
 //! copy all.
 
-use crate::device::driver::{CopyRequest, Piece};
+use crate::device::driver::CopyRequest;
 use crate::limits::{
-    BATCH_COPIES_A_CALL, COPY_PIECES_MAX, KERNEL_PIECE_BYTES_USUAL, KERNEL_PIECES_MIN, STREAM_CALLS_MAX,
+    BATCH_COPIES_A_CALL, COPY_PIECES_MAX, KERNEL_PIECE_BYTES_USUAL, KERNEL_PIECES_MIN, LAYERED_LAUNCHES_MAX,
+    STREAM_CALLS_MAX,
 };
 
 /// Who copies.
@@ -64,12 +65,18 @@ impl Default for Speeds {
 }
 
 impl Means {
-    /// For pages in so many layers and pieces. An engine begins with the first layer when all of them are enqueued: more pieces
-    /// than a stream is given at once would have it wait for the last ones, so they go by kernel, which few launches move.
-    pub(crate) fn of_job(self, layers: usize, pieces: usize) -> Means {
+    /// For pages in so many layers, pieces and bytes. An engine begins with the first layer when all of them are enqueued: more
+    /// pieces than a stream is given at once would have it wait for the last ones, so they go by kernel, which few launches move,
+    /// each so much that all of them are few.
+    pub(crate) fn of_job(self, layers: usize, pieces: usize, bytes: usize) -> Means {
+        if layers <= 1 {
+            return self;
+        }
         let at_once = STREAM_CALLS_MAX * if self.batch { BATCH_COPIES_A_CALL } else { 1 };
-        let all_by_kernel = self.choice == CopyChoice::Auto && layers > 1 && pieces > at_once;
-        Means { choice: if all_by_kernel { CopyChoice::Kernel } else { self.choice }, ..self }
+        let all_by_kernel = self.choice == CopyChoice::Auto && pieces > at_once;
+        let choice = if all_by_kernel { CopyChoice::Kernel } else { self.choice };
+        let chunk_bytes = self.chunk_bytes.max(bytes.div_ceil(LAYERED_LAUNCHES_MAX));
+        Means { choice, chunk_bytes, ..self }
     }
 
     /// Whether pages in small pieces are put together on the device.
@@ -100,7 +107,7 @@ pub(crate) enum Work {
     /// One call for all.
     Batch(Vec<CopyRequest>),
     /// One launch.
-    Kernel(Vec<Piece>),
+    Kernel(Vec<CopyRequest>),
 }
 
 /// Adds a piece, as part of the last one if it continues that on both sides.
@@ -142,8 +149,11 @@ pub(crate) fn by_engine(pieces: Vec<CopyRequest>, means: Means, work: &mut Vec<W
 
 /// Cuts a kernel's work into launches that move at most `chunk_bytes` each, and name at most [`COPY_PIECES_MAX`] pieces.
 pub(crate) fn launches(pieces: Vec<CopyRequest>, chunk_bytes: usize, work: &mut Vec<Work>) {
-    let mut launch = Vec::new();
-    let mut room = chunk_bytes;
+    let bytes: usize = pieces.iter().map(|piece| piece.bytes).sum();
+    if pieces.len() <= COPY_PIECES_MAX && bytes <= chunk_bytes {
+        return work.extend((!pieces.is_empty()).then_some(Work::Kernel(pieces)));
+    }
+    let (mut launch, mut room) = (Vec::new(), chunk_bytes);
     for piece in pieces {
         let mut done = 0;
         while done < piece.bytes {
@@ -153,7 +163,7 @@ pub(crate) fn launches(pieces: Vec<CopyRequest>, chunk_bytes: usize, work: &mut 
             }
             let bytes = (piece.bytes - done).min(room);
             let (target, source) = (piece.target + done as u64, piece.source + done as u64);
-            launch.push(Piece { target, source, bytes: bytes as u64 });
+            launch.push(CopyRequest { target, source, bytes });
             done += bytes;
             room -= bytes;
         }

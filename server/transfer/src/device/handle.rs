@@ -318,7 +318,7 @@ impl Device {
         }
         let flight = Flight { shared: Arc::default() };
         let Shape { layers, checksums } = shape;
-        let job = Job { pages, after, layers, checksums, flight: Arc::clone(&flight.shared) };
+        let job = Job::new(pages, after, layers, checksums, Arc::clone(&flight.shared));
         self.inner.core.stats.flights.add(1);
         lane.submit(job).inspect_err(|_| self.inner.core.stats.flights.sub(1))?;
         Ok(flight)

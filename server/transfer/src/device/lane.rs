@@ -18,6 +18,7 @@
 //! on being waited for.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
 use crate::device::staging::{DeviceRing, Ring, Taken};
 use crate::limits::{
     CHECKSUM_PIECES_MAX, GATHER_BYTES, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN,
+    POLL_SLACK_NS,
 };
 use crate::page::PageMut;
 
@@ -217,6 +219,9 @@ impl Lane {
 
     /// The life of the thread.
     pub(crate) fn run(mut self) {
+        // Pauses of some microseconds are what they say, and not fifty more, as a system makes of them to wake less often. One that
+        // refuses has the end of copies seen a little later.
+        rustix::thread::set_current_timer_slack(NonZeroU64::new(POLL_SLACK_NS)).unwrap_or_default();
         loop {
             self.poll();
             let job = {
@@ -454,8 +459,7 @@ impl Lane {
             Act::Nothing | Act::Sums { .. } => {}
             Act::ToSlot { filling, .. } => std::mem::forget(filling),
             Act::Finish { job, .. } => {
-                let Job { pages, flight, .. } = *job;
-                let bytes: usize = pages.iter().map(|page| page.plan.slot_bytes()).sum();
+                let Job { pages, flight, bytes, .. } = *job;
                 self.core.stats.quarantined_bytes.add(bytes as u64);
                 self.core.stats.flights.sub(1);
                 std::mem::forget(pages);

@@ -45,11 +45,23 @@ pub struct DevicePlan {
     /// Where the tensors begin in the slot, or the runs of a plan that was made of runs: what layers are counted in.
     units: Arc<[usize]>,
     slot_bytes: usize,
+    /// Parts of the slot are in no run.
+    gaps: bool,
     /// Keeps the device memory from being freed.
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl DevicePlan {
+    fn new(
+        runs: Arc<[Run<DeviceAddress>]>,
+        units: Arc<[usize]>,
+        slot_bytes: usize,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
+        let gaps = runs.iter().map(|run| run.bytes).sum::<usize>() < slot_bytes;
+        Self { runs, units, slot_bytes, gaps, owner }
+    }
+
     /// Plans the page of the tokens `[first_token, first_token + tokens)` of all `views`, given in slot order.
     ///
     /// # Errors
@@ -73,7 +85,7 @@ impl DevicePlan {
             offset += view_bytes(&view.shape, page_tokens)?;
         }
         let slot_bytes = fragments.slot_bytes();
-        Ok(Self { runs: fragments.runs().collect(), units: units.into(), slot_bytes, owner: None })
+        Ok(Self::new(fragments.runs().collect(), units.into(), slot_bytes, None))
     }
 
     /// A plan of pieces that fill the slot one after another, each `(address, bytes)`.
@@ -113,7 +125,7 @@ impl DevicePlan {
         }
         isize::try_from(slot_bytes).map_err(|_| PlanError::Overflow)?;
         let units = runs.iter().map(|run| run.slot_offset).collect();
-        Ok(Self { runs: runs.into(), units, slot_bytes, owner })
+        Ok(Self::new(runs.into(), units, slot_bytes, owner))
     }
 
     /// A plan of a page that lies at `base` in slot order, of which only some parts hold bytes.
@@ -135,7 +147,7 @@ impl DevicePlan {
             position = part.end;
             runs.push(Run { memory: base + part.start as u64, slot_offset: part.start, bytes: part.len() });
         }
-        Ok(Self { runs: runs.into(), units: Arc::new([0]), slot_bytes, owner: Some(owner) })
+        Ok(Self::new(runs.into(), Arc::new([0]), slot_bytes, Some(owner)))
     }
 
     /// Ties the life of something to the plan and to every copy begun with it: a tensor that must not be freed before.
@@ -169,7 +181,7 @@ impl DevicePlan {
     /// Whether parts of the slot are in no run.
     #[must_use]
     pub fn has_gaps(&self) -> bool {
-        self.runs.iter().map(|run| run.bytes).sum::<usize>() < self.slot_bytes
+        self.gaps
     }
 
     /// Parts of the slot, one for each of `count` layers: the tensors (or runs) of the plan in as many equal groups. Layer `l`

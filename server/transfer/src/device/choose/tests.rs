@@ -72,7 +72,7 @@ fn pieces_that_a_kernel_copies_faster_go_to_one_if_they_are_enough() {
 fn layers_in_more_pieces_than_a_stream_is_given_at_once_go_by_kernel() {
     let at_once = STREAM_CALLS_MAX * BATCH_COPIES_A_CALL;
     let by = |layers, pieces, means: Means| {
-        choose(many(100, 32 << 10), Way::ToDevice, means.of_job(layers, pieces))
+        choose(many(100, 32 << 10), Way::ToDevice, means.of_job(layers, pieces, 0))
     };
     assert!(matches!(&by(36, at_once, MEANS)[..], [Work::Batch(_)]));
     assert!(by(36, at_once + 1, MEANS).iter().all(|work| matches!(work, Work::Kernel(_))));
@@ -80,6 +80,19 @@ fn layers_in_more_pieces_than_a_stream_is_given_at_once_go_by_kernel() {
     assert!(matches!(&by(36, at_once + 1, Means { kernels: false, ..MEANS })[..], [Work::Batch(_)]));
     let batch = Means { choice: CopyChoice::Batch, ..MEANS };
     assert!(matches!(&by(36, at_once + 1, batch)[..], [Work::Batch(_)]), "the owner chose");
+}
+
+/// A conversation of 32,768 tokens: a stream is given all layers at once.
+#[test]
+fn layers_of_many_bytes_go_in_few_launches() {
+    let (layers, pages, bytes) = (36, 2048, 32 << 10);
+    let means = MEANS.of_job(layers, 2 * layers * pages, 2 * layers * pages * bytes);
+    let layer = || choose(many(2 * pages as u64, bytes), Way::ToDevice, means);
+    let launches: usize = (0..layers).map(|_| layer().len()).sum();
+    assert!(launches <= LAYERED_LAUNCHES_MAX + layers, "{launches}");
+    assert!(launches * crate::limits::COPY_LAUNCH_CALLS + 2 * layers < STREAM_CALLS_MAX);
+    let usual = MEANS.of_job(1, 2 * layers * pages, 2 * layers * pages * bytes);
+    assert_eq!(usual.chunk_bytes, MEANS.chunk_bytes, "nobody begins with a part of it");
 }
 
 #[test]
@@ -102,11 +115,8 @@ fn bytes_of(work: &[Work]) -> Vec<(u64, u64)> {
         |target: u64, source: u64, count: u64| bytes.extend((0..count).map(|at| (target + at, source + at)));
     for work in work {
         match work {
-            Work::Engine(requests) | Work::Batch(requests) => {
+            Work::Engine(requests) | Work::Batch(requests) | Work::Kernel(requests) => {
                 requests.iter().for_each(|request| add(request.target, request.source, request.bytes as u64));
-            }
-            Work::Kernel(pieces) => {
-                pieces.iter().for_each(|piece| add(piece.target, piece.source, piece.bytes))
             }
         }
     }
@@ -139,7 +149,7 @@ proptest! {
         for work in &work {
             if let Work::Kernel(pieces) = work {
                 prop_assert!(kernels && pieces.len() <= COPY_PIECES_MAX);
-                prop_assert!(pieces.iter().map(|piece| piece.bytes).sum::<u64>() <= chunk_bytes as u64);
+                prop_assert!(pieces.iter().map(|piece| piece.bytes).sum::<usize>() <= chunk_bytes);
             }
             prop_assert!(batch || !matches!(work, Work::Batch(_)));
         }

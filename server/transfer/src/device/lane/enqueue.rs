@@ -42,12 +42,8 @@ impl Lane {
         if let Some(after) = &job.after {
             after.0.hold_up(self.stream)?;
         }
-        if job.checksums && job.to_slots() {
-            // From where the bytes come, beside the copies: what is damaged on the way does not verify later.
-            if let Some(after) = &job.after {
-                after.0.hold_up(self.sums_stream)?;
-            }
-            self.enqueue_checksums(job, 0..job.pages.len(), on_cpu)?;
+        if let Some(after) = job.after.as_ref().filter(|_| job.checksums && job.to_slots()) {
+            after.0.hold_up(self.sums_stream)?;
         }
         let routes = self.routes(job);
         let gathered = routes.contains(&Route::Gathered);
@@ -69,10 +65,12 @@ impl Lane {
                 // engine begins with its first layer meanwhile.
                 job.flight.set_enqueued(Ok(()), std::mem::take(&mut layers));
             }
-            if job.checksums && !job.to_slots() {
-                // Where the bytes have come to, so that the way here is checked too; the next group comes
-                // meanwhile.
-                self.record_copies(gathered)?.hold_up(self.sums_stream)?;
+            if job.checksums {
+                // To slots: from where the bytes come, so that what is damaged on the way does not verify later. From slots: where
+                // they have come to, so that the way here is checked too. The next group is copied meanwhile.
+                if !job.to_slots() {
+                    self.record_copies(gathered)?.hold_up(self.sums_stream)?;
+                }
                 self.enqueue_checksums(job, group, on_cpu)?;
             }
         }
@@ -176,7 +174,7 @@ impl Lane {
 
     /// Enqueues pieces in whatever way suits them.
     fn issue(&mut self, job: &Job, pieces: Vec<CopyRequest>) -> Result<(), DeviceError> {
-        for work in choose(pieces, job.way(), self.means.of_job(job.layers, job.pieces())) {
+        for work in choose(pieces, job.way(), self.means.of_job(job.layers, job.pieces, job.bytes)) {
             self.work(job, work, self.stream)?;
         }
         Ok(())
@@ -187,7 +185,7 @@ impl Lane {
         match work {
             Work::Engine(requests) => self.engine(job, &requests, stream),
             Work::Batch(requests) => self.batch(job, &requests, stream),
-            Work::Kernel(pieces) => self.kernel(job, pieces, stream),
+            Work::Kernel(requests) => self.kernel(job, &requests, stream),
         }
     }
 
@@ -223,16 +221,18 @@ impl Lane {
         Ok(())
     }
 
-    fn kernel(&mut self, job: &Job, pieces: Vec<Piece>, stream: Stream) -> Result<(), DeviceError> {
+    fn kernel(&mut self, job: &Job, requests: &[CopyRequest], stream: Stream) -> Result<(), DeviceError> {
         if self.means.kernels {
             self.take_calls(job, COPY_LAUNCH_CALLS)?;
-            let table = self.take_tables(job, size_of_val(&*pieces))?;
-            // SAFETY: the piece was just taken, is as long as the table and aligned for it (rings align to
-            // more).
-            unsafe { std::ptr::copy_nonoverlapping(pieces.as_ptr(), table.memory.cast(), pieces.len()) };
+            let table = self.take_tables(job, requests.len() * size_of::<Piece>())?;
+            for (at, &CopyRequest { target, source, bytes }) in requests.iter().enumerate() {
+                let piece = Piece { target, source, bytes: bytes as u64 };
+                // SAFETY: the piece of the ring was just taken, is as long as the table and aligned for it (rings align to more).
+                unsafe { table.memory.cast::<Piece>().add(at).write(piece) };
+            }
             let within = stream == self.within_stream || job.way() == Way::Within;
             let times = if within { KERNEL_BLOCKS_WITHIN_FACTOR } else { 1 };
-            let (blocks, count) = (self.core.kernel_blocks * times, pieces.len() as u32);
+            let (blocks, count) = (self.core.kernel_blocks * times, requests.len() as u32);
             let pieces = self.upload(&table, table.bytes, stream)?;
             let launch = Kernel::Copy { pieces, count, blocks };
             // SAFETY: as in `engine`, for all pieces; the table stays as it is until a step behind this has
@@ -248,13 +248,7 @@ impl Lane {
                 Err(error) => return Err(error),
             }
         }
-        let request = |piece: Piece| CopyRequest {
-            target: piece.target,
-            source: piece.source,
-            bytes: piece.bytes as usize,
-        };
-        let requests: Vec<CopyRequest> = pieces.into_iter().map(request).collect();
-        self.batch(job, &requests, stream)
+        self.batch(job, requests, stream)
     }
 
     /// Room for so many more calls in the stream, when older ones are done: a driver whose queue is full
@@ -318,11 +312,10 @@ impl Lane {
     }
 }
 
-/// The pages that are copied and then verified together. Pages that come layer by layer are only whole when
-/// all are.
+/// The pages that are copied and summed together. Pages that come layer by layer are only whole when all are.
 fn groups(job: &Job, bytes_max: usize) -> Vec<Range<usize>> {
     let (count, mut groups) = (job.pages.len(), Vec::new());
-    let whole = job.to_slots() || !job.checksums || job.layers > 1;
+    let whole = !job.checksums || job.layers > 1;
     let (mut first, mut bytes) = (0, 0);
     for (number, page) in job.pages.iter().enumerate() {
         if !whole && bytes > 0 && bytes + page.plan.slot_bytes() > bytes_max {

@@ -30,8 +30,7 @@ impl Lane {
             return false;
         }
         let pieces: usize = job.pages.iter().map(|page| page.plan.joined_pieces()).sum();
-        let bytes: usize = job.pages.iter().map(|page| page.plan.slot_bytes()).sum();
-        pieces >= KERNEL_PIECES_MIN && bytes / pieces <= GATHER_PIECE_BYTES_MAX
+        pieces >= KERNEL_PIECES_MIN && job.bytes / pieces <= GATHER_PIECE_BYTES_MAX
     }
 
     /// Enqueues the pages of a group that are gathered, as many at a time as come to a part of the ring.
@@ -127,15 +126,21 @@ impl Lane {
 
 /// The pieces within the device, and those over the link, of parts that are gathered one after another from a place on.
 fn pieces(job: &Job, parts: &[SlotPart], place: DeviceAddress) -> (Vec<CopyRequest>, Vec<CopyRequest>) {
-    let (mut within, mut over, mut place) = (Vec::new(), Vec::new(), place);
+    let (to_slots, mut place) = (job.to_slots(), place);
+    let runs = parts.iter().map(|(number, _)| job.pages[*number].plan.pieces().len()).sum();
+    let (mut within, mut over) = (Vec::with_capacity(runs), Vec::with_capacity(parts.len()));
     for (number, part) in parts {
         let JobPage { plan, other } = &job.pages[*number];
+        let Some(slot) = other.slot() else { continue };
         for run in plan.within(part.clone()) {
             let memory = place + (run.slot_offset - part.start) as u64;
-            push_merged(&mut within, request(job.to_slots(), run.memory, memory, run.bytes));
-            if let Some(slot) = other.slot() {
+            push_merged(&mut within, request(to_slots, run.memory, memory, run.bytes));
+            if plan.has_gaps() {
                 push_run(job, slot, Run { memory, ..run }, &mut over);
             }
+        }
+        if !plan.has_gaps() {
+            push_run(job, slot, Run { memory: place, slot_offset: part.start, bytes: part.len() }, &mut over);
         }
         place += part.len().next_multiple_of(RING_ALIGN) as u64;
     }

@@ -58,12 +58,23 @@ pub(crate) struct Job {
     /// Whether the pages' checksums are wanted.
     pub(crate) checksums: bool,
     pub(crate) flight: Arc<FlightBoard>,
+    /// Pieces of all its pages, before those that touch are joined.
+    pub(super) pieces: usize,
+    /// Bytes of all its pages.
+    pub(super) bytes: usize,
 }
 
 impl Job {
-    /// Pieces of all its pages, before those that touch are joined.
-    pub(super) fn pieces(&self) -> usize {
-        self.pages.iter().map(|page| page.plan.pieces().len()).sum()
+    pub(crate) fn new(
+        pages: Vec<JobPage>,
+        after: Option<Mark>,
+        layers: usize,
+        checksums: bool,
+        flight: Arc<FlightBoard>,
+    ) -> Self {
+        let pieces = pages.iter().map(|page| page.plan.pieces().len()).sum();
+        let bytes = pages.iter().map(|page| page.plan.slot_bytes()).sum();
+        Self { pages, after, layers, checksums, flight, pieces, bytes }
     }
 
     /// Whether it goes from the plans into slots; else the other way.

@@ -25,9 +25,11 @@ impl Table {
         let part_bytes = part_bytes(page.plan.slot_bytes());
         for run in page.plan.pieces() {
             self.push_zeros(run.slot_offset - position);
-            for done in (0..run.bytes).step_by(part_bytes) {
-                let bytes = part_bytes.min(run.bytes - done) as u64;
-                self.pieces.push(Piece { target: 0, source: run.memory + done as u64, bytes });
+            let mut done = 0;
+            while done < run.bytes {
+                let bytes = part_bytes.min(run.bytes - done);
+                self.pieces.push(Piece { target: 0, source: run.memory + done as u64, bytes: bytes as u64 });
+                done += bytes;
             }
             position = run.slot_offset + run.bytes;
         }

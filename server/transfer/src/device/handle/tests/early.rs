@@ -75,6 +75,21 @@ fn an_error_is_told_only_when_nothing_lands_any_more() {
     }
 }
 
+/// The link has work before any table of checksums is made: what fails behind the first copies leaves them in their slots.
+#[test]
+fn an_offload_begins_with_copies_and_not_with_checksums() {
+    let device = DeviceOptions { chunk_bytes: PAGE, ..DeviceOptions::default() };
+    let rig = Rig::new(HostOptions { device, ..strict() }, 8).registered();
+    rig.control.fail_after(1, DeviceErrorKind::NoMemory);
+    let failed = wait(rig.device.fill(rig.pages(0..8, PAGE), None).unwrap().landed());
+    assert_eq!(failed.expect_err("a call fails").kind, DeviceErrorKind::NoMemory);
+    let first = rig.region.slot(0, PAGE).unwrap();
+    let mut bytes = vec![0; PAGE];
+    first.page().copy_to(0, &mut bytes);
+    assert!(bytes == pattern(0, PAGE), "the first page was not copied by the first call");
+    rig.assert_no_faults();
+}
+
 #[test]
 fn one_lanes_trouble_does_not_end_the_others_flights() {
     for call in 0..4 {

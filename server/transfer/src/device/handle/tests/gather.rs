@@ -249,7 +249,8 @@ fn what_needs_no_gathering_is_not_gathered() {
 /// A device without room for the ring copies piece by piece.
 #[test]
 fn without_device_memory_for_it_pieces_go_one_by_one() {
-    let room = HostOptions { memory_bytes: (64 * PAGE + (24 << 20)) as u64, ..strict() };
+    let memory_bytes = (64 * PAGE + 2 * TABLE_BYTES + (8 << 20)) as u64;
+    let room = HostOptions { memory_bytes, ..strict() };
     let all = Scattered::new(room, 64);
     let landed = all.fill(None);
     for page in 0..64 {
