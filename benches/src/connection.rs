@@ -158,14 +158,14 @@ impl Connection {
     }
 
     /// The same as an engine sees it whose stream waits for each layer: seconds from the call until it may begin, until the first
-    /// layer is there, and until the last one is.
+    /// layer is there, until the last one is, and until all pages are verified.
     pub fn reload_layers(
         &self,
         device: &Device,
         (hashes, plans): (&[BlockHash], &[DevicePlan]),
         layers: usize,
         stream: Stream,
-    ) -> Result<[f64; 3]> {
+    ) -> Result<[f64; 4]> {
         let started = Instant::now();
         let seen = |layer: usize, reload: &DeviceReload| -> Result<f64> {
             reload.wait_layer(layer, stream)?;
@@ -182,7 +182,7 @@ impl Connection {
             let (first, last) = (seen(0, &reload)?, seen(layers - 1, &reload)?);
             let report = reload.finished().await?;
             ensure!(report.pages == hashes.len(), "LOST PAGES: of {} {report:?}", hashes.len());
-            Ok([begun, first, last])
+            Ok([begun, first, last, started.elapsed().as_secs_f64()])
         })
     }
 

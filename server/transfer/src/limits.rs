@@ -120,7 +120,11 @@ pub const KERNEL_BLOCKS_WITHIN_FACTOR: u32 = 4;
 pub const KERNEL_CHUNK_BYTES_USUAL: usize = 16 << 20;
 /// What comes layer by layer is moved by so many launches at most, besides one a layer, however much it is: an engine begins when
 /// all of them are enqueued.
-pub const LAYERED_LAUNCHES_MAX: usize = 64;
+pub const LAYERED_LAUNCHES_MAX: usize = 32;
+/// Its checksums are taken in so many parts at most, so that those of the last layers are little work; each is of so many bytes at least.
+pub const LAYERED_SUMS_MAX: usize = 8;
+/// See [`LAYERED_SUMS_MAX`].
+pub const LAYERED_SUM_BYTES_MIN: usize = 32 << 20;
 /// The least that may be asked for: smaller launches do nothing but begin and end.
 pub const CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Pinned memory of one lane for tables and checksums.

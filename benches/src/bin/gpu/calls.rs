@@ -24,8 +24,9 @@ use crate::shapes::{CONTIGUOUS, FRAGMENTED, Shape, Spread};
 const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What is timed: offloads and reloads until they are done, reloads by layers until an engine may begin, and until its first and
-/// its last layer are there.
-const ROWS: [&str; 5] = ["offload", "reload", "by layers, begun", "by layers, first", "by layers, last"];
+/// its last layer are there, and until all of it is verified.
+const ROWS: [&str; 6] =
+    ["offload", "reload", "by layers, begun", "by layers, first", "by layers, last", "by layers, verified"];
 
 /// All shapes, and a long conversation of the second of them.
 pub(crate) fn measure(opened: &Opened, common: &Common, scale: &Scale, report: &mut Report) -> Result<()> {
@@ -99,7 +100,7 @@ impl Calls {
     }
 
     /// Seconds of all [`ROWS`].
-    fn round(&mut self) -> Result<[f64; 5]> {
+    fn round(&mut self) -> Result<[f64; 6]> {
         self.called += 1;
         let hashes = page_hashes(self.called, 0..self.plans.len());
         let (connection, device, plans) = (&self.connection, &self.device, &self.plans);
@@ -110,8 +111,8 @@ impl Calls {
         connection.reload_device(device, &hashes, plans, 1)?;
         let reload = begun.elapsed().as_secs_f64();
         let (pages, layers) = ((&hashes[..], &plans[..]), self.shape.layers());
-        let [begun, first, last] = connection.reload_layers(device, pages, layers, self.engine)?;
+        let [begun, first, last, verified] = connection.reload_layers(device, pages, layers, self.engine)?;
         connection.drop_all()?;
-        Ok([offload, reload, begun, first, last])
+        Ok([offload, reload, begun, first, last, verified])
     }
 }

@@ -269,13 +269,13 @@ impl FlightBoard {
     }
 
     /// All copies are enqueued, or will not be. What is said first stays.
-    pub(crate) fn set_enqueued(&self, result: Result<(), DeviceError>, layers: Vec<OwnedEvent>) {
+    pub(crate) fn set_enqueued(&self, result: Result<(), DeviceError>, layers: Vec<Arc<OwnedEvent>>) {
         let mut state = self.state.lock();
         if state.enqueued.is_some() {
             return;
         }
         state.enqueued = Some(result);
-        state.layers = layers.into_iter().map(Arc::new).collect();
+        state.layers = layers;
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);

@@ -97,8 +97,8 @@ enum Act {
     Nothing,
     /// Staged bytes have come from the device: they go on into the slot.
     ToSlot { staged: Taken, filling: Arc<PageMut>, offset: usize },
-    /// Checksums were taken: of so many pages of the job at hand, from this page on.
-    Sums { output: Taken, first: usize },
+    /// Checksums were taken: of so many pages of the job at hand, from this page on; of how many bytes each, behind others of the page.
+    Sums { output: Taken, first: usize, appended: Vec<usize> },
     /// A job is done, or what had been enqueued of it.
     Finish { job: Box<Job>, on_cpu: Vec<usize>, result: Result<(), DeviceError> },
 }
@@ -271,6 +271,8 @@ impl Lane {
         }
         // What a refused call had been prepared in is not in use, and free again with the rest.
         self.used = self.taken();
+        on_cpu.sort_unstable();
+        on_cpu.dedup(); // a page that comes in layers may have been left more than once
         self.step(Act::Finish { job: Box::new(job), on_cpu, result });
     }
 
@@ -414,7 +416,7 @@ impl Lane {
                 let bytes = unsafe { staged.bytes_mut() };
                 filling.put(offset, bytes);
             }
-            Act::Sums { output, first } => self.read_sums(output, first),
+            Act::Sums { output, first, appended } => self.read_sums(output, first, &appended),
             Act::Finish { job, on_cpu, result } => self.finish(*job, &on_cpu, result),
         }
     }

@@ -53,26 +53,20 @@ impl Lane {
             if gathered {
                 self.enqueue_gathered(job, &routes, group.clone())?;
             }
+            let is_last = group.end == job.pages.len();
             for part in 0..job.layers.max(1) {
                 self.enqueue_part(job, &routes, &parts, group.clone(), part)?;
-                if job.layers > 0 && group.end == job.pages.len() {
+                if job.layers > 0 && is_last {
                     self.take_calls(job, 2)?;
-                    layers.push(self.record_copies(gathered)?);
+                    layers.push(Arc::new(self.record_copies(gathered)?));
                 }
             }
-            if group.end == job.pages.len() {
-                // Before the last checksums, whose tables may have to wait for room until much of this is there: an
-                // engine begins with its first layer meanwhile.
-                job.flight.set_enqueued(Ok(()), std::mem::take(&mut layers));
+            if is_last {
+                // Before its checksums, whose tables may have to wait for room until much of this is there: an engine begins
+                // with its first layer meanwhile.
+                job.flight.set_enqueued(Ok(()), layers.clone());
             }
-            if job.checksums {
-                // To slots: from where the bytes come, so that what is damaged on the way does not verify later. From slots: where
-                // they have come to, so that the way here is checked too. The next group is copied meanwhile.
-                if !job.to_slots() {
-                    self.record_copies(gathered)?.hold_up(self.sums_stream)?;
-                }
-                self.enqueue_checksums(job, group, on_cpu)?;
-            }
+            self.sum(job, (group, &parts), (&layers, gathered), on_cpu)?;
         }
         Ok(())
     }

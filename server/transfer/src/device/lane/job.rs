@@ -7,6 +7,7 @@ use crate::device::buffer::DeviceSlot;
 use crate::device::choose::Way;
 use crate::device::flight::{FlightBoard, Mark};
 use crate::device::plan::DevicePlan;
+use crate::limits::{LAYERED_SUM_BYTES_MIN, LAYERED_SUMS_MAX};
 use crate::page::{Page, PageMut};
 use crate::slot::Slot;
 
@@ -75,6 +76,15 @@ impl Job {
         let pieces = pages.iter().map(|page| page.plan.pieces().len()).sum();
         let bytes = pages.iter().map(|page| page.plan.slot_bytes()).sum();
         Self { pages, after, layers, checksums, flight, pieces, bytes }
+    }
+
+    /// The parts of all pages after which checksums are taken, of what came since they were last: the last one, and where pages come
+    /// layer by layer some before it.
+    pub(super) fn summed_after(&self) -> impl Iterator<Item = usize> {
+        let layers = self.layers.max(1);
+        let sums = (self.bytes / LAYERED_SUM_BYTES_MIN).clamp(1, LAYERED_SUMS_MAX);
+        let due = move |part: &usize| (part + 1) * sums / layers != part * sums / layers;
+        (0..if self.checksums { layers } else { 0 }).filter(due)
     }
 
     /// Whether it goes from the plans into slots; else the other way.

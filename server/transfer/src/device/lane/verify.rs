@@ -2,12 +2,32 @@
 //! are compared with.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{Act, Job, JobPage, Lane};
+use crate::checksum::Appended;
 use crate::device::buffer::Scratch;
 use crate::device::driver::{DeviceError, DeviceErrorKind, Kernel, PagePieces, Piece};
+use crate::device::flight::OwnedEvent;
 use crate::device::staging::Taken;
 use crate::limits::{CHECKSUM_CALLS, CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
+
+/// Some of the parts of some pages.
+struct Parts<'a> {
+    pages: Range<usize>,
+    /// The parts of every page of the job.
+    of: &'a [Vec<Range<usize>>],
+    parts: Range<usize>,
+}
+
+impl Parts<'_> {
+    /// Which bytes of a page's slot they are.
+    fn range(&self, page: usize) -> Range<usize> {
+        let parts = &self.of[page][self.parts.clone()];
+        let (first, last) = (parts.first(), parts.last());
+        first.map_or(0, |first| first.start)..last.map_or(0, |last| last.end)
+    }
+}
 
 /// Pages of one launch.
 #[derive(Default)]
@@ -15,15 +35,19 @@ struct Table {
     pieces: Vec<Piece>,
     pages: Vec<PagePieces>,
     bytes: usize,
+    /// The job's number of the first page.
+    first: usize,
+    /// Bytes of each, where they follow others of its page.
+    appended: Vec<usize>,
 }
 
 impl Table {
-    /// Adds a page in slot order, gaps as zeros.
-    fn push(&mut self, page: &JobPage) {
+    /// Adds a part of a page in slot order, gaps as zeros.
+    fn push(&mut self, page: &JobPage, part: Range<usize>) {
         let first = self.pieces.len();
-        let mut position = 0;
+        let mut position = part.start;
         let part_bytes = part_bytes(page.plan.slot_bytes());
-        for run in page.plan.pieces() {
+        for run in page.plan.within(part.clone()) {
             self.push_zeros(run.slot_offset - position);
             let mut done = 0;
             while done < run.bytes {
@@ -33,9 +57,9 @@ impl Table {
             }
             position = run.slot_offset + run.bytes;
         }
-        self.push_zeros(page.plan.slot_bytes() - position);
+        self.push_zeros(part.end - position);
         self.pages.push(PagePieces { first: first as u32, count: (self.pieces.len() - first) as u32 });
-        self.bytes += page.plan.slot_bytes();
+        self.bytes += part.len();
     }
 
     fn push_zeros(&mut self, bytes: usize) {
@@ -58,35 +82,63 @@ fn pieces_max(page: &JobPage) -> usize {
 }
 
 impl Lane {
-    /// Enqueues the checksums of some pages. `on_cpu`: those that the device cannot take.
-    pub(super) fn enqueue_checksums(
+    /// Enqueues the checksums of a group of pages. To slots: from where the bytes come, so that what is damaged on the way does not
+    /// verify later. From slots: where they have come to, behind the events of `layers`, so that the way here is checked too. What
+    /// comes after them is copied meanwhile. `on_cpu`: those that the device cannot take.
+    pub(super) fn sum(
         &mut self,
         job: &Job,
-        pages: Range<usize>,
+        (group, of): (Range<usize>, &[Vec<Range<usize>>]),
+        (layers, gathered): (&[Arc<OwnedEvent>], bool),
         on_cpu: &mut Vec<usize>,
     ) -> Result<(), DeviceError> {
-        let mut table = Table::default();
-        let mut first = pages.start;
-        for position in pages {
-            let page = &job.pages[position];
-            let full = table.pieces.len() + pieces_max(page) > CHECKSUM_PIECES_MAX
-                || table.bytes + page.plan.slot_bytes() > self.means.chunk_bytes;
-            if full && !table.pages.is_empty() {
-                self.launch_checksums(job, &std::mem::take(&mut table), first, on_cpu)?;
-                first = position;
+        let mut summed = 0;
+        for part in job.summed_after() {
+            match layers.get(part) {
+                _ if job.to_slots() => {}
+                Some(layer) => layer.hold_up(self.sums_stream)?,
+                None => self.record_copies(gathered)?.hold_up(self.sums_stream)?,
             }
-            table.push(page);
+            let parts = Parts { pages: group.clone(), of, parts: summed..part + 1 };
+            self.enqueue_checksums(job, parts, on_cpu)?;
+            summed = part + 1;
         }
-        if table.pages.is_empty() { Ok(()) } else { self.launch_checksums(job, &table, first, on_cpu) }
+        Ok(())
+    }
+
+    fn enqueue_checksums(
+        &mut self,
+        job: &Job,
+        parts: Parts<'_>,
+        on_cpu: &mut Vec<usize>,
+    ) -> Result<(), DeviceError> {
+        let chunk_bytes = self.means.of_job(job.layers, job.pieces, job.bytes).chunk_bytes;
+        let mut table = Table::default();
+        for position in parts.pages.clone() {
+            let (page, part) = (&job.pages[position], parts.range(position));
+            let full = table.pieces.len() + pieces_max(page) > CHECKSUM_PIECES_MAX
+                || table.bytes + part.len() > chunk_bytes;
+            if full && !table.pages.is_empty() {
+                self.launch_checksums(job, std::mem::take(&mut table), on_cpu)?;
+            }
+            if table.pages.is_empty() {
+                table.first = position;
+            }
+            if part.start > 0 {
+                table.appended.push(part.len());
+            }
+            table.push(page, part);
+        }
+        if table.pages.is_empty() { Ok(()) } else { self.launch_checksums(job, table, on_cpu) }
     }
 
     fn launch_checksums(
         &mut self,
         job: &Job,
-        table: &Table,
-        first: usize,
+        table: Table,
         on_cpu: &mut Vec<usize>,
     ) -> Result<(), DeviceError> {
+        let first = table.first;
         let pages = first..first + table.pages.len();
         let scratch = self.scratch.as_ref().filter(|_| self.means.kernels).map(Scratch::address);
         let Some(scratch) = scratch else {
@@ -118,7 +170,8 @@ impl Lane {
         let launched = unsafe { self.core.driver.launch(kernel, self.sums_stream) };
         self.used.tables = self.tables.end();
         // Whatever became of it, what it may have begun is waited for.
-        let act = if launched.is_ok() { Act::Sums { output, first } } else { Act::Nothing };
+        let appended = table.appended;
+        let act = if launched.is_ok() { Act::Sums { output, first, appended } } else { Act::Nothing };
         self.step_in(self.sums_stream, act);
         match launched {
             Err(error) if error.kind == DeviceErrorKind::Unsupported => {
@@ -129,14 +182,24 @@ impl Lane {
         }
     }
 
-    /// Takes note of the checksums of a launch that is done.
-    pub(super) fn read_sums(&mut self, output: Taken, first: usize) {
+    /// Takes note of the checksums of a launch that is done. `appended`: of how many bytes each is, behind those of the same page
+    /// whose checksum is known; empty: none are.
+    pub(super) fn read_sums(&mut self, output: Taken, first: usize, appended: &[usize]) {
         // SAFETY: the kernel that wrote them is done, and the piece becomes free only after this.
         let bytes = unsafe { output.bytes_mut() };
         let (words, _) = bytes.as_chunks::<8>();
         self.sums.resize(self.sums.len().max(first + words.len()), 0);
-        for (sum, word) in self.sums[first..].iter_mut().zip(words) {
-            *sum = u64::from_ne_bytes(*word);
+        let mut behind = (0, Appended::bytes(0));
+        for (at, (sum, word)) in self.sums[first..].iter_mut().zip(words).enumerate() {
+            let word = u64::from_ne_bytes(*word);
+            let Some(&bytes) = appended.get(at) else {
+                *sum = word;
+                continue;
+            };
+            if behind.0 != bytes {
+                behind = (bytes, Appended::bytes(bytes)); // pages are alike: once, most of the time
+            }
+            *sum = behind.1.join(*sum, word);
         }
     }
 }
@@ -171,7 +234,7 @@ mod tests {
     fn long_runs_are_cut_so_that_a_large_page_is_work_for_many() {
         let page = page(&[(1 << 20, 2 << 20), (1 << 30, 100), (1 << 32, CHECKSUM_PART_BYTES + 1)]);
         let mut table = Table::default();
-        table.push(&page);
+        table.push(&page, 0..page.plan.slot_bytes());
         assert_eq!(table.pieces.len(), (2 << 20) / CHECKSUM_PART_BYTES + 1 + 2);
         assert!(table.pieces.len() <= pieces_max(&page));
         let (mut expected, mut rest) = (page.plan.pieces().iter(), 0);

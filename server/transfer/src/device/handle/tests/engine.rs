@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::device::driver::Piece;
+use crate::device::plan::DeviceView;
+use crate::limits::LAYERED_SUM_BYTES_MIN;
+use crate::plan::{PageLayout, TensorShape};
 
 /// An event recorded in a capture is an error everywhere else for ever, and with it the device.
 #[test]
@@ -58,4 +61,50 @@ fn layers_are_enqueued_before_their_checksums_have_room() {
         assert!(back == expected, "page {page}");
     }
     rig.assert_no_faults();
+}
+
+/// So much that checksums are taken after some of the layers: of pages in pieces of different lengths, and of partial pages, each
+/// tensor of which has a gap.
+#[test]
+fn checksums_of_layers_come_to_those_of_pages() {
+    const PIECES: [usize; 6] = [4 << 10, 20 << 10, 8 << 10, 768, 30 << 10, PAGE - (62 << 10) - 768];
+    const TOKENS: usize = 16;
+    let pages = 3 * LAYERED_SUM_BYTES_MIN / PAGE + 1;
+    for tokens in [TOKENS, TOKENS - 1] {
+        let rig = Rig::new(strict(), pages).registered();
+        for page in 0..pages {
+            let bytes = pattern(page as u64 + 3, PAGE);
+            rig.region.slot(page * PAGE, PAGE).unwrap().claim().unwrap().fill(&bytes);
+        }
+        let partial = |page: usize| {
+            let row_bytes = PAGE / PIECES.len() / TOKENS;
+            let shape = TensorShape {
+                heads: 1,
+                tokens,
+                row_bytes,
+                head_stride_bytes: 0,
+                token_stride_bytes: row_bytes,
+            };
+            let address = |at: usize| rig.memory.address() + (page * PAGE + at * row_bytes * TOKENS) as u64;
+            // SAFETY: all of it lies in the device's memory, which the rig keeps.
+            let view = |at: usize| unsafe { DeviceView::new(address(at), shape) }.unwrap();
+            let views: Vec<_> = (0..PIECES.len()).map(view).collect();
+            DevicePlan::page(PageLayout::LayerKvTokenHead, &views, TOKENS, 0, tokens).unwrap()
+        };
+        let whole = |page: usize| {
+            let starts =
+                PIECES.iter().scan(page * PAGE, |end, bytes| Some(std::mem::replace(end, *end + bytes)));
+            rig.memory.plan(&starts.zip(PIECES).collect::<Vec<_>>()).unwrap()
+        };
+        let plan = |page: usize| if tokens == TOKENS { whole(page) } else { partial(page) };
+        let slot = |page: usize| rig.region.slot(page * PAGE, PAGE).unwrap();
+        let asked = (0..pages).map(|page| SlotPage { slot: slot(page).into(), plan: plan(page) }).collect();
+        let landed = wait(rig.device.drain(asked, None, 3, true).unwrap().landed()).unwrap();
+        for page in 0..pages {
+            let mut expected = pattern(page as u64 + 3, PAGE);
+            plan(page).gaps().for_each(|gap| expected[gap].fill(0));
+            assert_eq!(landed.checksums[page], checksum(&expected), "page {page}, {tokens} tokens");
+        }
+        rig.assert_no_faults();
+    }
 }
