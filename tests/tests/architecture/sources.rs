@@ -28,14 +28,15 @@ pub(crate) const FORBIDDING_ROOTS: [&str; 9] = [
 
 /// Where unsafe code may be: bytes are moved here, or Python's C interface asks for it, or a test of copy
 /// plans vouches for the tensors that it made (production code of the client forbids it at its root), or a
-/// bench enqueues copies on a device's driver itself, as the limit to hold the client against, or loops are called
+/// bench enqueues copies on a device's driver itself, as the limit to hold the client against, or is such a driver, or loops are called
 /// that were compiled for instructions that the processor has.
-const UNSAFE_FOLDERS: [&str; 7] = [
+const UNSAFE_FOLDERS: [&str; 8] = [
     "server/transfer/",
     "server/tier/",
     "server/codec/src/kernel.rs",
     "engine-plugins/",
     "client/tests/",
+    "benches/src/bin/gpu/modelled.rs",
     "benches/src/bin/gpu/rig.rs",
     "tests/tests/framed_strided.rs",
 ];

@@ -446,6 +446,7 @@ impl Lane {
         self.lost = true;
         self.tables.lose();
         self.staging.lose();
+        self.core.stats.quarantined_bytes.add((self.tables.len() + self.staging.len()) as u64);
         self.scratch.iter_mut().chain(&mut self.uploads).for_each(Scratch::lose);
         self.gather.iter_mut().for_each(DeviceRing::lose);
         for step in std::mem::take(&mut self.steps) {

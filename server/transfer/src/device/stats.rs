@@ -23,7 +23,7 @@ pub struct DeviceStats {
     pub engine_calls: u64,
     /// Launches of the copy kernel.
     pub launches: u64,
-    /// Bytes of memory that a broken device may still be using: never used again.
+    /// Bytes of host memory that a broken device may still be using, pages' and the pinned memory of lanes: never used again.
     pub quarantined_bytes: u64,
     /// Copies under way, one for each call.
     pub flights: u64,
