@@ -240,9 +240,10 @@ class Device:
     device memory then. `pinned_bytes_max`: how much of the pool's memory is registered (None: all that the host has
     memory for). `copy`: who copies: the planner decides
     ("auto"), copy engines one call a piece or one for many, a kernel of `kernel_blocks` blocks (1 to 1,024; 8 unless told) and
-    at most `chunk_bytes` a launch (64 KiB or more; 16 MiB). `staging_bytes`: 1 MiB or more; 64 MiB. `checksum`: the device takes
-    the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host only, for tests): calls take up to so long, by
-    chance; they fail after so many. Raises Error (kind "device") without such a GPU, or without the memory it needs.
+    at most `chunk_bytes` a launch (64 KiB or more; 16 MiB), or a 32nd of what comes layer by layer. `staging_bytes`: 1 MiB or
+    more; 64 MiB. `checksum`: the device takes the pages' checksums, else the CPU. `delay_ms_max`, `seed`, `fail_after` (host
+    only, for tests): calls take up to so long, by chance; they fail after so many. Raises Error (kind "device") without such a
+    GPU, or without the memory it needs.
     """
 
     def __new__(

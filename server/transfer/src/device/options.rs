@@ -22,7 +22,8 @@ pub struct DeviceOptions {
     pub copy: CopyChoice,
     /// Thread blocks of a copy kernel: few, so that the rest of the device stays with its owner. 1 to [`KERNEL_BLOCKS_MAX`].
     pub kernel_blocks: u32,
-    /// One launch moves no more bytes, so that it ends soon. At least [`CHUNK_BYTES_MIN`].
+    /// One launch moves no more bytes, so that it ends soon; where pages come layer by layer it may move a 32nd of them all, so
+    /// that launches are few. At least [`CHUNK_BYTES_MIN`].
     pub chunk_bytes: usize,
     /// Whether the device takes the pages' checksums; else the CPU does, over the slots.
     pub checksum: bool,
