@@ -127,7 +127,7 @@ pub const LAYERED_SUMS_MAX: usize = 8;
 pub const LAYERED_SUM_BYTES_MIN: usize = 32 << 20;
 /// The least that may be asked for: smaller launches do nothing but begin and end.
 pub const CHUNK_BYTES_MIN: usize = 64 << 10;
-/// Pinned memory of one lane for tables and checksums.
+/// Pinned memory of one lane for tables and checksums: those of 131,072 tokens by layers, 72 pieces of 32 KiB for 16 of them, have room.
 pub const TABLE_BYTES: usize = 16 << 20;
 /// Pinned memory for staged copies, both ways.
 pub const STAGING_BYTES_USUAL: usize = 64 << 20;
@@ -156,8 +156,8 @@ pub const CHECKSUM_CALLS: usize = 3;
 pub const POLL_PAUSE_MIN: Duration = Duration::from_micros(10);
 /// See [`POLL_PAUSE_MIN`].
 pub const POLL_PAUSE_MAX: Duration = Duration::from_micros(300);
-/// By how much the system may make a pause longer.
-pub const POLL_SLACK_NS: u64 = 1_000;
+/// By how much the system may make a pause longer, to wake less often.
+pub const POLL_SLACK: Duration = Duration::from_micros(1);
 /// Within these, the part of the wait so far after which is looked again.
 pub const POLL_PART: u32 = 16;
 /// How long the first work on a device may take, when it is opened: its kernels are compiled and loaded

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use turnkv_benches::connection::{Connection, page_hashes};
 use turnkv_benches::options::Common;
 use turnkv_benches::server::{Budget, Server};
@@ -53,11 +53,7 @@ impl Calls {
         let spread = Spread::new(shape, pages * shape.page_bytes());
         let device = opened.device(CopyChoice::Auto)?;
         let tensors = device.allocate(spread.bytes())?;
-        let plan = |page: usize| {
-            let pieces: Vec<_> = spread.page(page).map(|(tensor, _, bytes)| (tensor, bytes)).collect();
-            tensors.plan(&pieces)
-        };
-        let plans = (0..spread.pages()).map(plan).collect::<Result<_, _>>()?;
+        let plans = spread.plans(&tensors)?;
         let server = Server::start(common, Budget::dram(2 * spread.bytes() + (256 << 20)))?;
         let connection = Connection::open(&server.address(), DataPlane::Shm, shape.page_bytes())?;
         let engine = device.driver().new_stream(Priority::High)?;
@@ -71,9 +67,10 @@ impl Calls {
             settled = self.device.stats().registered_bytes;
             self.round()?;
             std::thread::sleep(Duration::from_millis(100));
-            if started.elapsed() > REGISTERED_WITHIN {
-                break;
-            }
+            ensure!(
+                started.elapsed() < REGISTERED_WITHIN,
+                "slabs are not registered within {REGISTERED_WITHIN:?}"
+            );
         }
         let mut rounds = Vec::new();
         for _ in 0..scale.rounds {
@@ -87,11 +84,12 @@ impl Calls {
         );
         let mut section = Section::new(title);
         for (number, what) in ROWS.into_iter().enumerate() {
-            let mut took = Series::new();
-            rounds.iter().for_each(|round| took.push(round[number] * 1e3));
+            let (mut took, mut share) = (Series::new(), Series::new());
+            for round in &rounds {
+                took.push(round[number] * 1e3);
+                share.push(copied / round[number]);
+            }
             section.row(what, "ms", &took, "");
-            let mut share = Series::new();
-            rounds.iter().for_each(|round| share.push(copied / round[number]));
             if !(what.ends_with("begun") || what.ends_with("first")) {
                 section.row(&format!("{what}, of the link"), "x", &share, "");
             }

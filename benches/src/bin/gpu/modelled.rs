@@ -18,9 +18,11 @@ use turnkv_transfer::device::{
 pub(crate) const LINK: f64 = 54.5e9;
 /// Bytes a second that kernels copy within the device, and that checksums are taken of.
 const WITHIN: f64 = 280e9;
-/// Device time of one copy call, and of one piece of a batch, beside its bytes.
+/// The share of the link that a kernel reaches.
+const KERNEL_SHARE: f64 = 0.91;
+/// Device time of one copy call beside its bytes.
 const COPY_TIME: Duration = Duration::from_nanos(2_600);
-/// See [`COPY_TIME`].
+/// The least that a piece of a batch takes, however small it is.
 const BATCH_PIECE_TIME_MIN: Duration = Duration::from_nanos(850);
 /// Device time of a kernel beside its bytes.
 const KERNEL_TIME: Duration = Duration::from_micros(4);
@@ -278,7 +280,7 @@ unsafe impl Driver for Modelled {
                 let pieces = unsafe { clocks.table::<Piece>(pieces, count) };
                 let bytes: u64 = pieces.iter().map(|piece| piece.bytes).sum();
                 let over = pieces.first().and_then(|piece| over(piece.target, piece.source));
-                let rate = if over.is_some() { 0.91 * LINK } else { WITHIN };
+                let rate = if over.is_some() { KERNEL_SHARE * LINK } else { WITHIN };
                 clocks.work(stream, over, KERNEL_TIME + time(bytes as f64, rate));
             }
             Kernel::Checksum { pieces, count, pages, page_count, output, .. } => {
@@ -293,7 +295,8 @@ unsafe impl Driver for Modelled {
                 unsafe { std::ptr::write_bytes(sums, 0, pages.len()) };
                 clocks.work(stream, None, KERNEL_TIME * 2 + time(bytes as f64, WITHIN));
             }
-            Kernel::Sha256 { .. } => {}
+            // Launched once, when a device is opened.
+            Kernel::Sha256 { .. } => clocks.work(stream, None, KERNEL_TIME),
         }
         Ok(())
     }

@@ -71,11 +71,7 @@ impl Bench {
         let spread = Spread::new(shape, scale.copied_bytes);
         let device = opened.device(choice)?;
         let tensors = device.allocate(spread.bytes())?;
-        let plan = |page: usize| {
-            let pieces: Vec<_> = spread.page(page).map(|(tensor, _, bytes)| (tensor, bytes)).collect();
-            tensors.plan(&pieces)
-        };
-        let plans = (0..spread.pages()).map(plan).collect::<Result<_, _>>()?;
+        let plans = spread.plans(&tensors)?;
         let server = Server::start(common, Budget::dram(4 * spread.bytes() + (256 << 20)))?;
         let connection = Connection::open(&server.address(), DataPlane::Shm, shape.page_bytes())?;
         let bytes = spread.bytes();

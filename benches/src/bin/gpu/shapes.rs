@@ -1,7 +1,12 @@
 //! Pages as engines keep them. Owns: how many pieces of which size a page of each model has, and where they lie. Must not know:
 //! who copies them.
 
+use std::sync::Arc;
+
+use anyhow::Result;
 use turnkv_benches::sampling::Random;
+use turnkv_client::DevicePlan;
+use turnkv_transfer::device::DeviceBuffer;
 
 /// A model's page of 16 tokens.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +64,15 @@ impl Spread {
             let tensor = (layer * blocks + block) * fragment_bytes;
             (tensor, (page * fragments + layer) * fragment_bytes, fragment_bytes)
         })
+    }
+
+    /// Plans of all pages, in memory that holds the tensors.
+    pub(crate) fn plans(&self, tensors: &Arc<DeviceBuffer>) -> Result<Vec<DevicePlan>> {
+        let plan = |page: usize| {
+            let pieces: Vec<_> = self.page(page).map(|(tensor, _, bytes)| (tensor, bytes)).collect();
+            Ok(tensors.plan(&pieces)?)
+        };
+        (0..self.pages()).map(plan).collect()
     }
 
     /// The pieces of all pages.

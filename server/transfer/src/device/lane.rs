@@ -31,8 +31,7 @@ use crate::device::driver::{DeviceError, DeviceErrorKind, Priority, Stream};
 use crate::device::flight::{FlightBoard, Landed, Mark, OwnedEvent, cancelled};
 use crate::device::staging::{DeviceRing, Ring, Taken};
 use crate::limits::{
-    CHECKSUM_PIECES_MAX, GATHER_BYTES, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN,
-    POLL_SLACK_NS,
+    CHECKSUM_PIECES_MAX, GATHER_BYTES, LANE_JOBS_MAX, POLL_PART, POLL_PAUSE_MAX, POLL_PAUSE_MIN, POLL_SLACK,
 };
 use crate::page::PageMut;
 
@@ -221,7 +220,8 @@ impl Lane {
     pub(crate) fn run(mut self) {
         // Pauses of some microseconds are what they say, and not fifty more, as a system makes of them to wake less often. One that
         // refuses has the end of copies seen a little later.
-        rustix::thread::set_current_timer_slack(NonZeroU64::new(POLL_SLACK_NS)).unwrap_or_default();
+        rustix::thread::set_current_timer_slack(NonZeroU64::new(POLL_SLACK.as_nanos() as u64))
+            .unwrap_or_default();
         loop {
             self.poll();
             let job = {

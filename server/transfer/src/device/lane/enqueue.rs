@@ -39,14 +39,17 @@ impl Lane {
         if job.reads_lent() {
             self.core.driver.flush_nic_writes()?;
         }
-        if let Some(after) = &job.after {
-            after.0.hold_up(self.stream)?;
-        }
-        if let Some(after) = job.after.as_ref().filter(|_| job.checksums && job.to_slots()) {
-            after.0.hold_up(self.sums_stream)?;
-        }
         let routes = self.routes(job);
         let gathered = routes.contains(&Route::Gathered);
+        if let Some(after) = &job.after {
+            after.0.hold_up(self.stream)?;
+            if job.to_slots() && job.checksums {
+                after.0.hold_up(self.sums_stream)?;
+            }
+            if job.to_slots() && gathered {
+                after.0.hold_up(self.within_stream)?;
+            }
+        }
         let parts = parts(job)?;
         let mut layers = Vec::with_capacity(job.layers);
         for group in groups(job, self.means.chunk_bytes) {

@@ -40,9 +40,6 @@ impl Lane {
         routes: &[Route],
         group: Range<usize>,
     ) -> Result<(), DeviceError> {
-        if let Some(after) = job.after.as_ref().filter(|_| job.to_slots()) {
-            after.0.hold_up(self.within_stream)?;
-        }
         let (mut parts, mut room) = (Vec::<SlotPart>::new(), GATHER_PART_BYTES);
         for number in group.filter(|&number| routes[number] == Route::Gathered) {
             let page = &job.pages[number];

@@ -12,7 +12,7 @@ use crate::device::flight::OwnedEvent;
 use crate::device::staging::Taken;
 use crate::limits::{CHECKSUM_CALLS, CHECKSUM_PART_BYTES, CHECKSUM_PIECES_MAX, DEVICE_RUNS_MAX, RING_ALIGN};
 
-/// Some of the parts of some pages.
+/// Some of the parts of some pages, at least one.
 struct Parts<'a> {
     pages: Range<usize>,
     /// The parts of every page of the job.
@@ -23,9 +23,8 @@ struct Parts<'a> {
 impl Parts<'_> {
     /// Which bytes of a page's slot they are.
     fn range(&self, page: usize) -> Range<usize> {
-        let parts = &self.of[page][self.parts.clone()];
-        let (first, last) = (parts.first(), parts.last());
-        first.map_or(0, |first| first.start)..last.map_or(0, |last| last.end)
+        let of = &self.of[page];
+        of[self.parts.start].start..of[self.parts.end - 1].end
     }
 }
 
