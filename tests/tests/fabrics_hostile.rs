@@ -63,7 +63,7 @@ impl ByHand {
         let fabric = if fabric() == Engine::Verbs { wire::Fabric::Verbs } else { wire::Fabric::Libfabric };
         let address = offer.address().as_bytes().to_vec().into();
         let offers = vec![wire::RailOffer { fabric: fabric.into(), domain: DOMAIN, address }];
-        let ask = wire::OpenRailRequest { client: self.control.client, offers, held };
+        let ask = wire::OpenRailRequest { client: self.control.client, offers, held, names_framed: false };
         let reply: wire::OpenRailReply = self.control.ask(Verb::OpenRail, &ask)?;
         ensure!(reply.taken == 1, "{reply:?}");
         let address = RailAddress::new(reply.address.to_vec()).context("a short address")?;

@@ -3,8 +3,11 @@
 use anyhow::{Result, ensure};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use turnkv_client::{Client, ClientConfig, DataPlane, OffloadOptions, TierKind};
+use turnkv_proto::limits::RAILS_MAX;
 use turnkv_tests::child::Running;
 use turnkv_tests::counts;
 use turnkv_tests::http::{free_address, get, value};
@@ -12,6 +15,7 @@ use turnkv_tests::pages::chain;
 use turnkv_tests::proxy::{Fault, Proxy};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
+use turnkv_transfer::limits::FRAMED_STALL;
 
 const PAGE: u64 = 96 << 10;
 /// Busy machines get much of it.
@@ -218,6 +222,31 @@ async fn a_call_that_is_dropped_leaves_nothing_behind() -> Result<()> {
     slots_are_back(&server).await?;
     ensure!(user.offload(&OffloadOptions::default(), &hashes).await?.declined == 0, "it goes on");
     Ok(())
+}
+
+/// A rail that ended at the client's end alone, however that came, is none of its rails.
+#[tokio::test(flavor = "multi_thread")]
+async fn rails_that_the_server_does_not_see_end_take_no_room() -> Result<()> {
+    let (server, tcp) = start(Setup { dram_mib: 128, ..Setup::default() })?;
+    let healed = Arc::new(AtomicBool::new(false));
+    let well = Arc::clone(&healed);
+    // More than a control connection carries here.
+    let vanish = move |_| {
+        (if well.load(Ordering::Relaxed) { Fault::None } else { Fault::Vanish(300 << 10) }, Fault::None)
+    };
+    let proxy = Proxy::to(tcp, vanish)?;
+    let user = connect(proxy.address(), 1 << 20).await?;
+    let (options, began) = (OffloadOptions::default(), Instant::now());
+    for number in 0..2 * RAILS_MAX as u64 {
+        let hashes = chain(100 + number, 4);
+        let offload = user.offload(&options, &hashes);
+        let cut = tokio::time::timeout(Duration::from_millis(200), offload).await;
+        ensure!(cut.is_err(), "call {number} ended: {cut:?}");
+    }
+    healed.store(true, Ordering::Relaxed);
+    ensure!(user.offload(&options, &chain(99, 24)).await?.declined == 0, "it goes on");
+    ensure!(began.elapsed() < FRAMED_STALL, "the server saw them end, this machine is too slow to tell");
+    slots_are_back(&server).await
 }
 
 /// Leases last half a second; the transfer takes longer, and is never without progress.

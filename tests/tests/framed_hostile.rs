@@ -71,7 +71,7 @@ fn requests(random: &mut Random, client: u64, id: &bytes::Bytes) -> Vec<(Verb, V
         address: random.extreme().to_le_bytes().to_vec().into(),
     };
     let offers = vec![offer(), offer()];
-    let rail = wire::OpenRailRequest { client, offers, held: vec![random.extreme()] };
+    let rail = wire::OpenRailRequest { client, offers, held: vec![random.extreme()], names_framed: true };
     let lookup = wire::LookupRequest { namespace: id.clone(), ..Default::default() };
     vec![
         (Verb::RemoteOffload, offload.encode_to_vec()),

@@ -15,7 +15,7 @@ use turnkv_transfer::limits::FRAMED_STALL;
 pub(super) struct Asking<'a> {
     pub(super) lent: &'a mut Lent,
     pub(super) deadline: Deadline,
-    /// Rails over NICs that are open here.
+    /// Rails that are open here.
     pub(super) held: Vec<u64>,
 }
 
@@ -28,6 +28,14 @@ pub(super) struct NicOpened {
     pub(super) passed: Vec<Arc<Nic>>,
     /// Of the rails that are held, those that the server has not.
     pub(super) lost: Vec<u64>,
+}
+
+/// A framed rail that is open.
+#[derive(Debug)]
+pub(super) struct FramedRail {
+    /// The server's number of it; servers of earlier builds gave none.
+    pub(super) number: Option<u64>,
+    pub(super) target: FramedTarget,
 }
 
 /// A NIC by which nothing can be offered: it is of no use as it is open.
@@ -75,13 +83,14 @@ impl Asking<'_> {
         Ok(NicOpened { nic, rail, passed, lost: reply.lost })
     }
 
-    /// Opens another connection to the port, and joins it to this one by the secret. Gives what the server has lost as well.
+    /// Opens another connection to the port, and joins it to this one by the secret. Gives the server's number of it, none of
+    /// servers of earlier builds, and what the server has lost.
     pub(super) async fn framed(
         self,
         port: &Port,
         number: u32,
         domain: &Arc<FramedDomain>,
-    ) -> Result<(FramedTarget, Vec<u64>)> {
+    ) -> Result<(FramedRail, Vec<u64>)> {
         let deadline = self.deadline;
         let offer = wire::RailOffer { fabric: Fabric::Framed.into(), domain: number, ..Default::default() };
         let reply = self.ask(vec![offer]).await?;
@@ -104,11 +113,12 @@ impl Asking<'_> {
             refused => return Err(Error::new(ErrorKind::Limit, format!("opening a data rail: {refused}"))),
         }
         let target = FramedTarget::open(stream, domain, FRAMED_STALL).map_err(failed)?;
-        Ok((target, reply.lost))
+        Ok((FramedRail { number: Some(reply.rail).filter(|number| *number != 0), target }, reply.lost))
     }
 
     async fn ask(self, offers: Vec<wire::RailOffer>) -> Result<wire::OpenRailReply> {
-        let ask = wire::OpenRailRequest { client: self.lent.client(), offers, held: self.held };
+        let ask =
+            wire::OpenRailRequest { client: self.lent.client(), offers, held: self.held, names_framed: true };
         self.lent.call(Verb::OpenRail, &ask, self.deadline).await
     }
 }

@@ -3,7 +3,7 @@
 //! know: what is moved over them.
 
 use super::nics::{Nic, Nics, Peer};
-use super::open_rail::Asking;
+use super::open_rail::{Asking, FramedRail};
 use super::pause::Pause;
 use super::staging::Reach;
 use crate::config::FabricConfig;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
-use turnkv_transfer::fabric::framed::{FramedDomain, FramedTarget};
+use turnkv_transfer::fabric::framed::FramedDomain;
 use turnkv_transfer::fabric::{Engine, Target};
 
 /// The rails to one server process, and what it may reach over them.
@@ -36,11 +36,11 @@ pub(super) struct Rails {
 
 #[derive(Debug)]
 struct State {
-    framed: Vec<FramedTarget>,
+    framed: Vec<FramedRail>,
     pause: Pause,
-    /// When the rails over NICs were compared with the server's.
+    /// When the rails were compared with the server's.
     looked: Instant,
-    /// A call came back otherwise than it should: they are compared before the next one.
+    /// One ended, or a call came back otherwise than it should: they are compared before the next one.
     doubted: bool,
 }
 
@@ -180,18 +180,18 @@ impl Rails {
         if self.config.choice.allows(Engine::Framed) && have < wanted && may {
             return Some(Step::Framed);
         }
-        let due = state.doubted || state.looked.elapsed() >= RAIL_LOOK_PAUSE;
-        (nics > 0 && due).then_some(Step::Look)
+        // Of framed rails the ends see one another leave, if late.
+        let due = nics > 0 && state.looked.elapsed() >= RAIL_LOOK_PAUSE;
+        (nics + have > 0 && (state.doubted || due)).then_some(Step::Look)
     }
 
     async fn take(&self, step: Step, port: &Port, lent: &mut Lent, deadline: Deadline) -> Result<()> {
-        let held: Vec<u64> = self.nics.with_rails().iter().filter_map(|nic| nic.held()).collect();
-        let asking = Asking { lent, deadline, held };
+        let asking = Asking { lent, deadline, held: self.held() };
         let lost = match step {
             Step::Look => asking.compare().await?,
             Step::Framed => match asking.framed(port, self.number, &self.domain).await {
-                Ok((target, lost)) => {
-                    self.state.lock().framed.push(target);
+                Ok((rail, lost)) => {
+                    self.state.lock().framed.push(rail);
                     lost
                 }
                 Err(error) => {
@@ -222,6 +222,13 @@ impl Rails {
         Ok(())
     }
 
+    /// The server's numbers of the rails that are open.
+    fn held(&self) -> Vec<u64> {
+        let nics = self.nics.with_rails();
+        let framed = self.state.lock().numbers();
+        nics.iter().filter_map(|nic| nic.held()).chain(framed).collect()
+    }
+
     fn note_compared(&self, lost: &[u64]) {
         let is_lost = |nic: &&Arc<Nic>| nic.held().is_some_and(|number| lost.contains(&number));
         for nic in self.nics.with_rails().iter().filter(is_lost) {
@@ -229,23 +236,40 @@ impl Rails {
             nic.lose();
         }
         let mut state = self.state.lock();
+        state.lose(lost);
         (state.looked, state.doubted) = (Instant::now(), false);
     }
 }
 
 impl State {
     fn count(&self) -> usize {
-        self.framed.iter().filter(|rail| rail.death().is_none()).count()
+        self.framed.iter().filter(|rail| rail.is_open()).count()
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        self.framed.iter().filter(|rail| rail.is_open()).filter_map(|rail| rail.number).collect()
+    }
+
+    /// Lets go of framed rails that the server has not.
+    fn lose(&mut self, lost: &[u64]) {
+        self.framed.retain(|rail| rail.number.is_none_or(|number| !lost.contains(&number)));
     }
 
     /// Lets go of framed rails that died; gives how many there are.
     fn look(&mut self) -> usize {
         let before = self.framed.len();
-        self.framed.retain(|rail| rail.death().is_none());
+        self.framed.retain(FramedRail::is_open);
         if self.framed.len() < before {
+            self.doubted = true;
             self.pause.begin();
         }
         self.framed.len()
+    }
+}
+
+impl FramedRail {
+    fn is_open(&self) -> bool {
+        self.target.death().is_none()
     }
 }
 

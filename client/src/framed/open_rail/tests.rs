@@ -50,14 +50,14 @@ fn port(joining: Joining) -> (Port, std::thread::JoinHandle<Option<Join>>) {
     )
 }
 
-async fn framed(reply: wire::OpenRailReply, port: &Port) -> Result<(FramedTarget, Vec<u64>)> {
+async fn framed(reply: wire::OpenRailReply, port: &Port) -> Result<(FramedRail, Vec<u64>)> {
     let server = answers(reply);
     let mut lent = server.pool().acquire(long()).await.map_err(Error::from)?;
     let asking = Asking { lent: &mut lent, deadline: long(), held: vec![4, 5] };
     let opened = asking.framed(port, 3, &FramedDomain::new()).await;
     let asked = server.heard::<wire::OpenRailRequest>(Verb::OpenRail).remove(0);
     let offer = wire::RailOffer { fabric: Fabric::Framed.into(), domain: 3, ..Default::default() };
-    assert_eq!((asked.offers, asked.held), (vec![offer], vec![4, 5]));
+    assert_eq!((asked.offers, asked.held, asked.names_framed), (vec![offer], vec![4, 5], true));
     opened
 }
 
@@ -65,9 +65,10 @@ async fn framed(reply: wire::OpenRailReply, port: &Port) -> Result<(FramedTarget
 async fn a_framed_rail_is_joined_by_the_secret_that_the_server_gave_for_it() {
     let secret = [7; 16];
     let (port, joined) = port(Joining::Answers(JoinAnswer::Joined.encode()));
-    let reply = wire::OpenRailReply { secret: secret.to_vec().into(), lost: vec![5], ..Default::default() };
-    let (_target, lost) = framed(reply, &port).await.unwrap();
-    assert_eq!(lost, [5]);
+    let reply =
+        wire::OpenRailReply { secret: secret.to_vec().into(), rail: 6, lost: vec![5], ..Default::default() };
+    let (rail, lost) = framed(reply, &port).await.unwrap();
+    assert_eq!((rail.number, &lost[..]), (Some(6), &[5][..]));
     let expected = Join { version: VERSION, secret: RailSecret::new(secret) };
     assert_eq!(joined.join().unwrap().unwrap().encode(), expected.encode());
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::FabricChoice;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
-use turnkv_transfer::fabric::framed::FramedStream;
+use turnkv_transfer::fabric::framed::{FramedStream, FramedTarget};
 use turnkv_transfer::limits::FRAMED_STALL;
 
 fn rails(choice: FabricChoice) -> Rails {
@@ -24,11 +24,16 @@ fn next(rails: &Rails, bytes: usize) -> &'static str {
 
 /// A framed rail is open; dropping the other end ends it.
 fn open(rails: &Rails) -> TcpStream {
+    open_as(rails, None)
+}
+
+fn open_as(rails: &Rails, number: Option<u64>) -> TcpStream {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (peer, _) = listener.accept().unwrap();
     let stream = FramedStream::plain(stream).unwrap();
-    rails.state.lock().framed.push(FramedTarget::open(stream, &rails.domain, FRAMED_STALL).unwrap());
+    let target = FramedTarget::open(stream, &rails.domain, FRAMED_STALL).unwrap();
+    rails.state.lock().framed.push(FramedRail { number, target });
     peer
 }
 
@@ -68,10 +73,28 @@ async fn a_rail_that_ended_is_replaced_at_once_where_it_was_the_last_and_else_af
     let rails = rails(FabricChoice::Framed);
     let (first, second) = (open(&rails), open(&rails));
     ends(&rails, first, 1);
-    assert_eq!(next(&rails, 2 * STRIPED_BYTES_MIN), "nothing", "one is left, the other one has to wait");
+    assert_eq!(next(&rails, 2 * STRIPED_BYTES_MIN), "look", "one is left, the other one has to wait");
+    rails.note_compared(&[]);
+    assert_eq!(next(&rails, 2 * STRIPED_BYTES_MIN), "nothing");
     assert!(rails.state.lock().pause.goes_on());
     ends(&rails, second, 0);
     assert_eq!((next(&rails, 1), rails.reaches().len()), ("framed", 0), "without any a call cannot go");
+}
+
+#[tokio::test]
+async fn framed_rails_are_named_to_the_server_and_those_that_it_lost_are_let_go() {
+    let rails = rails(FabricChoice::Framed);
+    rails.doubt();
+    assert_eq!(next(&rails, 1), "framed", "there is nothing to compare");
+    let (first, _second) = (open_as(&rails, Some(3)), open_as(&rails, Some(4)));
+    let _of_an_earlier_build = open(&rails);
+    assert_eq!((rails.held(), next(&rails, 1)), (vec![3, 4], "look"));
+    rails.note_compared(&[4, 5]);
+    assert_eq!((rails.held(), rails.count(), next(&rails, 1)), (vec![3], 2, "nothing"));
+    rails.state.lock().looked = Instant::now().checked_sub(RAIL_LOOK_PAUSE).unwrap();
+    assert_eq!(next(&rails, 1), "nothing", "their ends see one another leave");
+    ends(&rails, first, 1);
+    assert_eq!((rails.held(), next(&rails, 1)), (vec![], "look"), "but not always soon");
 }
 
 #[test]

@@ -42,9 +42,10 @@ pub(crate) fn offers(raw: &wire::OpenRailRequest) -> Result<Vec<OfferedRail>, Er
 pub(crate) fn taken(taken: Option<Taken>, lost: Vec<u64>) -> wire::OpenRailReply {
     let reply = match taken {
         None => wire::OpenRailReply::default(),
-        Some(Taken::Framed { at, secret }) => wire::OpenRailReply {
+        Some(Taken::Framed { at, secret, rail }) => wire::OpenRailReply {
             taken: at as u32 + 1,
             secret: secret.as_bytes().to_vec().into(),
+            rail,
             ..Default::default()
         },
         Some(Taken::Nic { at, address, rail }) => wire::OpenRailReply {

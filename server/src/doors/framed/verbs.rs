@@ -50,7 +50,7 @@ impl FramedService {
         let client = self.shared.engine.remote_client(connection.own(ask.client)?)?;
         let offers = codec::remote::offers(&ask)?;
         let remote = &self.shared.engine.remote;
-        let lost = remote.compare_rails(&client, &ask.held);
+        let lost = remote.compare_rails(&client, &ask.held, ask.names_framed);
         let taken = if offers.is_empty() { None } else { Some(remote.open_rail(&client, &offers)?) };
         let reply = codec::remote::taken(taken, lost);
         Ok(connection.send(frame.verb, 0, &reply, &[])?)

@@ -3,6 +3,7 @@
 use super::clients::{RemoteClient, Remotes};
 use super::lent::Domain;
 use super::rails::{Rail, RailGoods};
+use super::secrets::Awaited;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -28,6 +29,8 @@ pub(crate) enum Taken {
         at: usize,
         /// What the connection must know.
         secret: RailSecret,
+        /// Names the rail.
+        rail: u64,
     },
     /// This one is open, over a NIC.
     Nic {
@@ -45,12 +48,14 @@ pub(crate) struct Joining {
     /// Whose it is.
     pub(crate) client: Arc<RemoteClient>,
     domain: Domain,
+    number: u64,
 }
 
 impl Remotes {
-    /// Compares the rails over NICs that a client has with those that are here: gives those that it has in vain, and ends the others.
-    pub(crate) fn compare_rails(&self, client: &RemoteClient, held: &[u64]) -> Vec<u64> {
-        client.rails.compare(held)
+    /// Compares the rails that a client has with those that are here: gives those that it has in vain, and ends the others.
+    /// `names_framed`: it named all of them, not only those over NICs.
+    pub(crate) fn compare_rails(&self, client: &RemoteClient, held: &[u64], names_framed: bool) -> Vec<u64> {
+        client.rails.compare(held, names_framed)
     }
 
     /// Opens the first of these rails that can be opened, or lets it be joined. Blocking where a NIC takes its time.
@@ -67,10 +72,10 @@ impl Remotes {
                 continue;
             }
             if engine == Engine::Framed {
-                return Ok(Taken::Framed {
-                    at,
-                    secret: self.known.lock().secrets.draw(client.id, offer.domain, Instant::now())?,
-                });
+                let rail = self.next_rail.fetch_add(1, Ordering::Relaxed);
+                let joining = Awaited { client: client.id, domain: offer.domain, rail };
+                let secret = self.known.lock().secrets.draw(joining, Instant::now())?;
+                return Ok(Taken::Framed { at, secret, rail });
             }
             match self.open_over_nic(client, engine, offer) {
                 Ok(Some((address, rail))) => return Ok(Taken::Nic { at, address, rail }),
@@ -125,15 +130,15 @@ impl Remotes {
     /// Whose rail a connection becomes that knows this secret. Good once. None: no rail was offered with it, or not lately.
     pub(crate) fn join_rail(&self, secret: RailSecret) -> Option<Joining> {
         let mut known = self.known.lock();
-        let (client, domain) = known.secrets.take(secret, Instant::now())?;
+        let Awaited { client, domain, rail: number } = known.secrets.take(secret, Instant::now())?;
         let client = Arc::clone(known.clients.get(&client)?);
-        Some(Joining { client, domain })
+        Some(Joining { client, domain, number })
     }
 
     /// A connection is a rail now; `with` goes when it has ended. False: its client has left meanwhile, or has as many as it may.
     pub(crate) fn add_rail(&self, joining: &Joining, rail: &Arc<dyn Initiator>, with: RailGoods) -> bool {
-        let (engine, domain) = (Engine::Framed, joining.domain);
-        let rail = Rail { initiator: Arc::clone(rail), engine, domain, nic: None, number: 0 };
+        let (engine, domain, number) = (Engine::Framed, joining.domain, joining.number);
+        let rail = Rail { initiator: Arc::clone(rail), engine, domain, nic: None, number };
         joining.client.rails.add(rail, with)
     }
 
@@ -146,8 +151,7 @@ impl Remotes {
         engine: Engine,
         domain: Domain,
     ) {
-        let framed = engine == Engine::Framed;
-        let number = if framed { 0 } else { self.next_rail.fetch_add(1, Ordering::Relaxed) };
+        let number = self.next_rail.fetch_add(1, Ordering::Relaxed);
         let rail = Rail { initiator: Arc::clone(rail), engine, domain, nic: None, number };
         assert!(client.rails.add(rail, Box::new(())));
     }

@@ -28,7 +28,7 @@ pub(super) struct Rail {
     pub(super) domain: Domain,
     /// The place of the NIC that it is over; framed rails are over none.
     pub(super) nic: Option<usize>,
-    /// Names it to its client; framed rails, whose ends see one another leave, have 0.
+    /// Names it to its client.
     pub(super) number: u64,
 }
 
@@ -69,12 +69,14 @@ impl Rails {
         self.state.lock().has_room(engine)
     }
 
-    /// Of these rails over NICs the client says that it has them: gives those that it has in vain, and ends those that it does not
-    /// name, since neither end sees there that the other one left.
-    pub(super) fn compare(&self, held: &[u64]) -> Vec<u64> {
+    /// Of these rails the client says that it has them: gives those that it has in vain, and ends those that it does not name. Over
+    /// NICs neither end sees that the other one left; over a connection it may be seen late, behind what a slow network still carries.
+    /// `names_framed`: clients of earlier builds name no framed ones, whatever they have.
+    pub(super) fn compare(&self, held: &[u64], names_framed: bool) -> Vec<u64> {
         let mut state = self.state.lock();
         let ended = state.take_ended();
-        let unknown = |kept: &mut KeptRail| kept.rail.number != 0 && !held.contains(&kept.rail.number);
+        let named = |rail: &Rail| names_framed || rail.engine != Engine::Framed;
+        let unknown = |kept: &mut KeptRail| named(&kept.rail) && !held.contains(&kept.rail.number);
         let unheld: Vec<KeptRail> = state.rails.extract_if(.., unknown).collect();
         let has = |number: &u64| state.rails.iter().any(|kept| kept.rail.number == *number);
         let lost = held.iter().copied().filter(|number| !has(number)).collect();

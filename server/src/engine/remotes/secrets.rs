@@ -14,26 +14,29 @@ use turnkv_transfer::fabric::framed::RailSecret;
 #[derive(Default)]
 pub(super) struct Secrets(VecDeque<OpenSecret>);
 
+/// The rail that a secret is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Awaited {
+    pub(super) client: ClientId,
+    pub(super) domain: Domain,
+    /// Names it to its client.
+    pub(super) rail: u64,
+}
+
 struct OpenSecret {
     secret: RailSecret,
-    client: ClientId,
-    domain: Domain,
+    rail: Awaited,
     until: Instant,
 }
 
 impl Secrets {
-    /// One more, for a rail of this client and domain. Of a client that joins none of its secrets the oldest is good no more.
+    /// One more, for this rail. Of a client that joins none of its secrets the oldest is good no more.
     ///
     /// # Errors
     /// As many rails as may be are being opened, or the system has no random bytes.
-    pub(super) fn draw(
-        &mut self,
-        client: ClientId,
-        domain: Domain,
-        now: Instant,
-    ) -> Result<RailSecret, Error> {
+    pub(super) fn draw(&mut self, rail: Awaited, now: Instant) -> Result<RailSecret, Error> {
         self.forget(now);
-        let of_client = |open: &OpenSecret| open.client == client;
+        let of_client = |open: &OpenSecret| open.rail.client == rail.client;
         let many = self.0.iter().filter(|open| of_client(open)).count() >= RAILS_MAX;
         if let Some(oldest) = self.0.iter().position(of_client).filter(|_| many) {
             self.0.remove(oldest);
@@ -45,16 +48,15 @@ impl Secrets {
         let secret =
             secret.map_err(|error| Error::new(ErrorKind::Internal, format!("random bytes: {error}")))?;
         let until = now + Duration::from_millis(FIRST_REQUEST_MS_MAX);
-        self.0.push_back(OpenSecret { secret, client, domain, until });
+        self.0.push_back(OpenSecret { secret, rail, until });
         Ok(secret)
     }
 
-    /// Whose rail, and of which domain, a connection becomes that knows this secret. Good once.
-    pub(super) fn take(&mut self, secret: RailSecret, now: Instant) -> Option<(ClientId, Domain)> {
+    /// The rail that a connection becomes which knows this secret. Good once.
+    pub(super) fn take(&mut self, secret: RailSecret, now: Instant) -> Option<Awaited> {
         self.forget(now);
         let at = self.0.iter().position(|open| open.secret == secret)?;
-        let OpenSecret { client, domain, .. } = self.0.remove(at)?;
-        Some((client, domain))
+        Some(self.0.remove(at)?.rail)
     }
 
     fn forget(&mut self, now: Instant) {
@@ -66,37 +68,41 @@ impl Secrets {
 
 #[cfg(test)]
 mod tests {
-    use super::{REMOTE_SECRETS_MAX, Secrets};
+    use super::{Awaited, REMOTE_SECRETS_MAX, Secrets};
     use crate::engine::remotes::lent::Domain;
     use crate::limits::FIRST_REQUEST_MS_MAX;
     use std::time::{Duration, Instant};
     use turnkv_pool::ClientId;
     use turnkv_proto::limits::RAILS_MAX;
 
+    fn rail(client: u64) -> Awaited {
+        Awaited { client: ClientId(client), domain: Domain(client as u32), rail: client + 1 }
+    }
+
     #[test]
     fn a_client_that_asks_again_and_again_takes_no_secret_from_others() {
         let (mut secrets, now) = (Secrets::default(), Instant::now());
-        let mut draw = |client: u64| secrets.draw(ClientId(client), Domain(client as u32), now);
+        let mut draw = |client: u64| secrets.draw(rail(client), now);
         let other = draw(1).unwrap();
         let drawn: Vec<_> = (0..=REMOTE_SECRETS_MAX).map(|_| draw(2).unwrap()).collect();
         let latest = drawn.len() - RAILS_MAX;
         assert_eq!(secrets.take(drawn[latest - 1], now), None, "as many as it may have rails");
         for secret in &drawn[latest..] {
-            assert_eq!(secrets.take(*secret, now), Some((ClientId(2), Domain(2))));
+            assert_eq!(secrets.take(*secret, now), Some(rail(2)));
         }
-        assert_eq!(secrets.take(other, now), Some((ClientId(1), Domain(1))));
+        assert_eq!(secrets.take(other, now), Some(rail(1)));
         assert_eq!(secrets.take(other, now), None, "good once");
     }
 
     #[test]
     fn all_together_have_a_bound_and_time_makes_room() {
         let (mut secrets, now) = (Secrets::default(), Instant::now());
-        let mut drawn = (0..REMOTE_SECRETS_MAX as u64).map(|at| secrets.draw(ClientId(at), Domain(0), now));
+        let mut drawn = (0..REMOTE_SECRETS_MAX as u64).map(|at| secrets.draw(rail(at), now));
         let first = drawn.next().unwrap().unwrap();
         assert!(drawn.all(|drawn| drawn.is_ok()));
-        assert!(secrets.draw(ClientId(u64::MAX), Domain(0), now).is_err());
+        assert!(secrets.draw(rail(u64::MAX >> 1), now).is_err());
         let later = now + Duration::from_millis(FIRST_REQUEST_MS_MAX + 1);
         assert_eq!(secrets.take(first, later), None);
-        assert!(secrets.draw(ClientId(u64::MAX), Domain(0), later).is_ok());
+        assert!(secrets.draw(rail(u64::MAX >> 1), later).is_ok());
     }
 }

@@ -8,6 +8,8 @@ use crate::engine::stats::EvictFrom;
 use crate::limits::{MANY_PAGES, REMOTE_TRIES_MAX, STRIPE_BYTES, STRIPED_BYTES_MIN, WHOLE_BYTES_MAX};
 use turnkv_mutate::{Random, each_seed};
 use turnkv_pool::Outcome as Becomes;
+use turnkv_proto::ErrorKind;
+use turnkv_proto::limits::RAILS_MAX;
 
 /// An offload as a thread of its own waits for it.
 type Call = JoinHandle<Result<Option<OffloadCommitted>, Error>>;
@@ -356,4 +358,24 @@ fn a_reload_is_told_in_order_whatever_lands_first_and_ends_when_its_caller_leave
         }
         rig.is_idle();
     }
+}
+
+/// A client that lost its rails may open as many anew, whether or not the server saw them end.
+#[test]
+fn a_client_that_names_its_rails_has_room_for_those_that_it_lost() {
+    let rig = Rig::new();
+    let rails: Vec<_> = (0..RAILS_MAX).map(|_| rig.rail()).collect();
+    let address = RailAddress::new(Vec::new()).unwrap();
+    let offer = [OfferedRail { engine: Some(Fabric::Framed), domain: FRAMED, address }];
+    let refused = rig.engine.remote.open_rail(&rig.client, &offer).err().unwrap();
+    assert_eq!(refused.kind, ErrorKind::Limit, "{refused:?}");
+    assert!(rig.engine.remote.compare_rails(&rig.client, &[2, 3, 4], true).is_empty());
+    let Ok(Taken::Framed { secret, rail, .. }) = rig.engine.remote.open_rail(&rig.client, &offer) else {
+        panic!("there is room");
+    };
+    assert!(rails[0].death().is_some() && rails[1..].iter().all(|rail| rail.death().is_none()));
+    let joining = rig.engine.remote.join_rail(secret).unwrap();
+    let played: Arc<dyn Initiator> = rig.unused_rail();
+    assert!(rig.engine.remote.add_rail(&joining, &played, Box::new(())));
+    assert!(rig.engine.remote.compare_rails(&rig.client, &[2, 3, 4, rail], true).is_empty());
 }

@@ -3,13 +3,15 @@
 //!
 //! Bytes are copied between memory and sockets in calls that do not wait, under the memory's gate. Taking it
 //! back closes the gate: after that no call begins, and none is under way. Pages that are lent together have a
-//! gate each: one that has arrived is closed before it is looked at, while others are still written.
+//! gate each: one that has arrived is closed before it is looked at, while others are still written. A rail that waits for room to
+//! send more of it is told, since it would learn of it only when there is some.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use super::life::TargetLife;
 use super::wire::{Range, random};
 use crate::fabric::contract::{Domain, Quarantined, RegisterError};
 use crate::fabric::memory::{Access, HostMemory, TargetMemory};
@@ -21,6 +23,8 @@ use crate::limits::REGISTRATIONS_MAX;
 #[derive(Debug, Default)]
 pub struct FramedDomain {
     lent: RwLock<HashMap<u64, Arc<Lent>>>,
+    /// That read and write it.
+    rails: Mutex<Vec<Weak<TargetLife>>>,
 }
 
 /// Memory that is lent, or was: parts of one size, one behind the other for whoever asks, wherever they are.
@@ -77,6 +81,21 @@ impl FramedDomain {
         (inside && allowed && is_lent).then_some(lent)
     }
 
+    /// A rail more.
+    pub(super) fn has(&self, rail: &Arc<TargetLife>) {
+        let mut rails = self.rails.lock();
+        rails.retain(|rail| rail.strong_count() > 0);
+        rails.push(Arc::downgrade(rail));
+    }
+
+    /// Rails that have sent a part of this memory, and wait to send the rest, end.
+    fn stop_sending(&self, key: u64) {
+        let rails = self.rails.lock();
+        for rail in rails.iter().filter_map(Weak::upgrade).filter(|rail| rail.sends(key)) {
+            rail.waker.wake();
+        }
+    }
+
     fn lend(&self, entry: Lent) -> Result<RegionKey, RegisterError> {
         let bytes = entry.part_bytes * entry.parts.len() as u64;
         let mut lent = self.lent.write();
@@ -87,7 +106,7 @@ impl FramedDomain {
             let mut key = [0; 8];
             random(&mut key).map_err(|error| RegisterError::Failed(error.to_string()))?;
             let key = u64::from_ne_bytes(key);
-            if !lent.contains_key(&key) {
+            if key != 0 && !lent.contains_key(&key) {
                 break key;
             }
         };
@@ -127,6 +146,7 @@ impl Domain for FramedDomain {
     fn deregister(&self, key: RegionKey) -> Result<(), Quarantined> {
         let lent = self.lent.write().remove(&key.key);
         lent.iter().flat_map(|lent| &lent.parts).for_each(close);
+        self.stop_sending(key.key);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //!     |   \---READ, not lent: NACK--> Listening
 //!     \--WRITE--> Receiving: payload into memory (ACK) or, where it is not lent (any more), nowhere (NACK)
 //! ```
-//! Memory that is taken back while its bytes leave ends the rail: what is missing cannot be replaced by
+//! Memory that is taken back while its bytes leave ends the rail at once: what is missing cannot be replaced by
 //! anything that the server would not take for the memory's bytes.
 
 use std::sync::Arc;
@@ -102,6 +102,7 @@ impl Serving {
         match (asked, lent) {
             (Asked::Read, Some(from)) => {
                 self.outbox.push(Reply { answered: Answered::Data { bytes: range.bytes }, op }.encode());
+                self.life.note_sending(range.key);
                 self.doing = Doing::Sending { from, offset, left };
             }
             (Asked::Read, None) => self.outbox.push(Reply { answered: Answered::Refused, op }.encode()),
@@ -124,6 +125,7 @@ impl Serving {
         let Some(sent) = moved(sent)? else { return Ok(false) };
         (*offset, *left) = (*offset + sent as u64, *left - sent);
         if *left == 0 {
+            self.life.note_sending(0);
             self.doing = Doing::Listening;
         }
         Ok(true)

@@ -25,6 +25,7 @@ impl FramedTarget {
     /// The process or the system is out of descriptors or threads.
     pub fn open(stream: FramedStream, domain: &Arc<FramedDomain>, stall: Duration) -> io::Result<Self> {
         let life = Arc::new(TargetLife::new()?);
+        domain.has(&life);
         let serving = Serving::new(stream, Arc::clone(domain), Arc::clone(&life), stall);
         std::thread::Builder::new().name("turnkv-rail".to_owned()).spawn(move || serving.run())?;
         Ok(Self { life })

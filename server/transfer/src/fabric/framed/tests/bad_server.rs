@@ -2,6 +2,7 @@
 //! not lent, or not asked for rightly.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::pair::{Lender, Random};
 use crate::fabric::conformance::{pattern, region};
@@ -105,6 +106,35 @@ fn memory_is_taken_back_in_the_middle_of_a_payload() {
     assert_eq!(lender.peer.reply().answered, Answered::Refused);
     assert_eq!(content(&lender)[BYTES / 2..], before[BYTES / 2..]);
     assert_eq!(lender.target.death(), None, "the rail goes on");
+}
+
+/// A server that reads no more of what it asked for, or a network that carries no more, holds nobody up who takes memory back: the rail
+/// ends then, not when it would have stalled.
+#[test]
+fn memory_that_is_taken_back_in_the_middle_of_leaving_ends_the_rail_at_once() {
+    let lender = Lender::new(OPERATION_BYTES_MAX, FRAMED_STALL);
+    lender.ask(Asked::Read, 0, OPERATION_BYTES_MAX as u32);
+    assert!(matches!(lender.peer.reply().answered, Answered::Data { .. }));
+    std::thread::sleep(Duration::from_millis(50)); // until there is no room, on most machines
+    let began = Instant::now();
+    lender.domain.deregister(lender.key).unwrap();
+    assert_eq!(lender.death(), Cause::Cancelled);
+    assert!(began.elapsed() < FRAMED_STALL / 2, "not before {:?}", began.elapsed());
+    assert_eq!(Arc::strong_count(&lender.memory), 1);
+}
+
+/// Another memory that is taken back is no matter of a rail that waits.
+#[test]
+fn memory_beside_what_leaves_is_taken_back_and_the_rail_goes_on() {
+    let lender = Lender::new(8 << 20, FRAMED_STALL);
+    let bytes = filled(&lender);
+    let owner: Arc<dyn HostMemory> = Arc::<crate::region::Region>::clone(&lender.memory);
+    let other = lender.domain.register(TargetMemory::Host(owner), Access::Read).unwrap();
+    lender.ask(Asked::Read, 0, bytes.len() as u32);
+    assert!(matches!(lender.peer.reply().answered, Answered::Data { .. }));
+    lender.domain.deregister(other).unwrap();
+    assert_eq!(lender.peer.receive(bytes.len()), bytes);
+    assert_eq!(lender.target.death(), None);
 }
 
 /// Pages are lent together and taken back one by one: what was looked at is not changed any more, by a write that comes late or one
