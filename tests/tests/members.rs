@@ -117,7 +117,8 @@ async fn a_client_that_stays_has_its_member_pull() -> Result<()> {
     let staying = ClientConfig { follow_homes: false, ..listing(&cluster, &[0, 1]) };
     let remote = user_of(staying).await?;
     let (begun, found) = turn(&remote, "talk", 1, &hashes, 10).await?;
-    ensure!((begun.turn, begun.pages + begun.afar, found) == (2, 10, 10), "{begun:?} {found}");
+    let told = (begun.turn, begun.pages + begun.afar, found);
+    ensure!(told == (2, 10, 10), "{begun:?} {found}\n{}", cluster.servers[0].log());
     ensure!(pulled(&cluster, 0)? == 10.0);
     at_home(&cluster, 1, &local, "talk", 0).await
 }

@@ -6,6 +6,7 @@
 //!                  --empty, or less than half--> held, held, believed in the third round
 //!                  --cannot be read--> the last view stays
 //! ```
+//! Half of what is believed, and of what was before the losses of the last rounds: who is cut from all others may lose them one by one.
 
 use crate::ids::{Incarnation, Life, MemberId};
 use crate::limits::{MARKS_MAX, SHRUNK_ROUNDS};
@@ -38,7 +39,14 @@ pub enum Viewed {
 pub struct ViewGuard {
     view: View,
     marks: HashMap<MemberId, Incarnation>,
+    /// Rounds in a row with less than half of the view.
     shrunk_rounds: u32,
+    /// The view before losses that were believed at once, until none is seen for [`SHRUNK_ROUNDS`] rounds.
+    before: View,
+    /// Rounds since the last of them.
+    since_loss: u32,
+    /// Rounds in a row with less than half of what was before them.
+    worn_rounds: u32,
     over: Vec<Life>,
 }
 
@@ -83,19 +91,39 @@ impl ViewGuard {
             }
         }
         let seen = View::of(members);
-        let kept = self.view.members().iter().filter(|member| seen.get(member.id).is_some()).count();
-        let before = self.view.members().len();
-        if before > 0 && 2 * kept < before {
-            self.shrunk_rounds += 1;
-            if self.shrunk_rounds < SHRUNK_ROUNDS {
-                return Viewed::Held(self.shrunk_rounds);
-            }
+        let of_view = count_shrunk(&mut self.shrunk_rounds, &seen, &self.view);
+        let of_before = count_shrunk(&mut self.worn_rounds, &seen, &self.before);
+        if let Some(rounds) = of_view.or(of_before) {
+            return Viewed::Held(rounds);
         }
-        self.shrunk_rounds = 0;
+        self.note_losses(&seen);
+        (self.shrunk_rounds, self.worn_rounds) = (0, 0);
         if seen == self.view {
             return Viewed::Same;
         }
         self.view = seen;
         Viewed::Changed
     }
+
+    /// What was seen is about to be believed.
+    fn note_losses(&mut self, seen: &View) {
+        self.since_loss = self.since_loss.saturating_add(1);
+        let was_held = self.shrunk_rounds + self.worn_rounds > 0;
+        if was_held || self.since_loss >= SHRUNK_ROUNDS {
+            self.before = View::default();
+        }
+        if !was_held && self.view.members().iter().any(|member| seen.get(member.id).is_none()) {
+            self.since_loss = 0;
+            if self.before.members().is_empty() {
+                self.before = self.view.clone();
+            }
+        }
+    }
+}
+
+/// Counts rounds in a row with less than half of these members. Gives them while they are too few for that to be believed.
+fn count_shrunk(rounds: &mut u32, seen: &View, of: &View) -> Option<u32> {
+    let kept = of.members().iter().filter(|member| seen.get(member.id).is_some()).count();
+    *rounds = if 2 * kept < of.members().len() { *rounds + 1 } else { 0 };
+    (1..SHRUNK_ROUNDS).contains(rounds).then_some(*rounds)
 }

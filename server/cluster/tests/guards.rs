@@ -48,6 +48,26 @@ fn an_empty_or_halved_view_is_believed_in_the_third_round() {
     }
 }
 
+/// Members that all are silent are heard last in different rounds.
+#[test]
+fn who_loses_the_others_one_by_one_believes_it_as_late() {
+    let mut guard = ViewGuard::default();
+    for between in 0..SHRUNK_ROUNDS {
+        assert_eq!(guard.observe(seen(0..3)), Viewed::Changed);
+        assert_eq!(guard.observe(seen(0..2)), Viewed::Changed, "two of three");
+        (0..between).for_each(|_| assert_eq!(guard.observe(seen(0..2)), Viewed::Same));
+        for round in 1..SHRUNK_ROUNDS {
+            assert_eq!(guard.observe(seen(0..1)), Viewed::Held(round), "one of three");
+        }
+        assert_eq!(guard.observe(seen(0..1)), Viewed::Changed);
+        assert_eq!(guard.observe(seen(0..1)), Viewed::Same, "that is known now");
+    }
+    assert_eq!(guard.observe(seen(0..3)), Viewed::Changed);
+    assert_eq!(guard.observe(seen(0..2)), Viewed::Changed);
+    (0..SHRUNK_ROUNDS).for_each(|_| assert_eq!(guard.observe(seen(0..2)), Viewed::Same));
+    assert_eq!(guard.observe(seen(0..1)), Viewed::Changed, "half of what was there for so long");
+}
+
 #[test]
 fn one_good_round_forgets_the_bad_ones() {
     let mut guard = ViewGuard::default();
