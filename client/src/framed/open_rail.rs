@@ -83,8 +83,7 @@ impl Asking<'_> {
         Ok(NicOpened { nic, rail, passed, lost: reply.lost })
     }
 
-    /// Opens another connection to the port, and joins it to this one by the secret. Gives the server's number of it, none of
-    /// servers of earlier builds, and what the server has lost.
+    /// Opens another connection to the port, and joins it to this one by the secret. Gives what the server has lost as well.
     pub(super) async fn framed(
         self,
         port: &Port,

@@ -20,7 +20,7 @@ pub(super) struct Awaited {
     pub(super) client: ClientId,
     pub(super) domain: Domain,
     /// Names it to its client.
-    pub(super) rail: u64,
+    pub(super) number: u64,
 }
 
 struct OpenSecret {
@@ -76,7 +76,7 @@ mod tests {
     use turnkv_proto::limits::RAILS_MAX;
 
     fn rail(client: u64) -> Awaited {
-        Awaited { client: ClientId(client), domain: Domain(client as u32), rail: client + 1 }
+        Awaited { client: ClientId(client), domain: Domain(client as u32), number: client + 1 }
     }
 
     #[test]
