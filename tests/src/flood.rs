@@ -62,10 +62,18 @@ impl Knock {
     /// # Errors
     /// The socket cannot be set up.
     pub fn listen(&mut self, wait: Duration) -> Result<(bool, Vec<u8>)> {
+        self.listen_for(wait, |_| false)
+    }
+
+    /// The same, until what it said is enough.
+    ///
+    /// # Errors
+    /// See [`Self::listen`].
+    pub fn listen_for(&mut self, wait: Duration, enough: impl Fn(&[u8]) -> bool) -> Result<(bool, Vec<u8>)> {
         let (end, mut said, mut buffer) = (Instant::now() + wait, Vec::new(), [0u8; 4096]);
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || enough(&said) {
                 return Ok((false, said));
             }
             let read = match self {

@@ -2,7 +2,7 @@
 //! Owns: frames, and one connection of them. Must not know: what a server does about it.
 
 use crate::flood::{Knock, PREFACE, Target};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::time::Duration;
 
 /// Kinds of frames.
@@ -13,6 +13,9 @@ pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
 /// See [`DATA`].
 pub const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+/// How long a busy server may take to greet.
+const GREETING: Duration = Duration::from_secs(10);
 /// The last frame of its stream.
 pub const END_STREAM: u8 = 1;
 /// The last frame of its headers.
@@ -65,14 +68,18 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    /// Connects, and says how much may be sent to it on each stream.
+    /// Connects, says how much may be sent to it on each stream, and waits until it may send more than what every connection may
+    /// to begin with: a server ends a connection that sends more than that before.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// Nobody listens, or nobody greets.
     pub fn connect(target: &Target, window_bytes: u32) -> Result<Http2> {
         let mut knock = target.knock()?;
         let setting = [&[0, INITIAL_WINDOW_SIZE][..], &window_bytes.to_be_bytes()].concat();
         knock.say(&[PREFACE, &frame(SETTINGS, 0, 0, &setting)].concat())?;
+        let opens = |said: &[u8]| frames(said, 0).iter().any(|(kind, _)| *kind == WINDOW_UPDATE);
+        let (_, said) = knock.listen_for(GREETING, opens)?;
+        ensure!(opens(&said), "the server did not open the connection's window: {said:?}");
         Ok(Http2 { knock, streams: 0 })
     }
 

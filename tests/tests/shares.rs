@@ -56,8 +56,6 @@ async fn memory_for_requests() -> Result<()> {
     let mut callers = Vec::new();
     for _ in 0..connections {
         let mut caller = Http2::connect(&Target::Tcp(tcp), 1 << 16)?;
-        // The server opens the connection's window for more than every peer may send at once.
-        caller.listen(Duration::from_millis(50))?;
         for _ in 0..requests {
             let stream = caller.begin("/turnkv.v1.Pool/Lookup")?;
             let message = [&prefix[..], &[7; 60 << 10]].concat();
