@@ -13,6 +13,8 @@ use turnkv_tests::user::User;
 
 const PAGE: u64 = 60 << 10;
 const PAGES: usize = 6;
+/// Within so long the server is killed, at random; within up to so long where writers get nothing done before.
+const KILLED_WITHIN_US: (u64, u64) = (60_000, 4_000_000);
 /// Chains one writer offloads in one life of the server, at most.
 const CHAINS_A_WRITER: u64 = 12;
 
@@ -27,7 +29,7 @@ async fn durable_pages_survive_kill_9() -> Result<()> {
     let setup = Setup { dram_mib: 16, nvme_mib: written_mib * 2 + 256, segment_mib: 16, ..Setup::default() };
     let mut server = Server::start(setup)?;
     let mut acknowledged: BTreeSet<u64> = BTreeSet::new();
-    let mut next_seed = 1u64;
+    let (mut next_seed, mut within_us) = (1u64, KILLED_WITHIN_US.0);
     for crash in 0..crashes() {
         let round = Arc::new(Round::default());
         let writers: Vec<_> = (0..2u64)
@@ -41,13 +43,18 @@ async fn durable_pages_survive_kill_9() -> Result<()> {
             .collect();
         next_seed += 1_000;
         // A different moment every time: from before the first write to many segments later.
-        tokio::time::sleep(Duration::from_micros(500 + (crash as u64 * 7_919) % 60_000)).await;
+        let moment = (crash as u64 * 7_919) % KILLED_WITHIN_US.0 * within_us / KILLED_WITHIN_US.0;
+        tokio::time::sleep(Duration::from_micros(500 + moment)).await;
         server.kill()?;
         round.stop.store(true, Ordering::Relaxed);
         for writer in writers {
             writer.await??;
         }
+        let known = acknowledged.len();
         acknowledged.extend(round.durable.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.iter());
+        // A busy machine is given as much longer as it needs.
+        within_us = if acknowledged.len() == known { within_us * 2 } else { within_us / 2 }
+            .clamp(KILLED_WITHIN_US.0, KILLED_WITHIN_US.1);
         server.restart()?;
         let user = User::connect(&server.address(), DataPlane::Shm, PAGE).await?;
         // All of the latest round, and a sample of everything before.

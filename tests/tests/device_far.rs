@@ -199,18 +199,19 @@ async fn a_reload_that_waits_for_its_engine_leaves_room_to_others() -> Result<()
         let waiting = reload(&user, &gpu, 0, &hashes, layers);
         let others = async {
             tokio::time::sleep(Duration::from_millis(600)).await;
-            let began = Instant::now();
+            let mut slowest = Duration::ZERO;
             for seed in 0..8 {
+                let began = Instant::now();
                 let report = user.offload(&OffloadOptions::default(), &chain(500 + seed, 8)).await?;
                 ensure!(report.declined == 0, "{report:?}");
                 ensure!(user.reload(&chain(500 + seed, 8)).await?.pages == 8);
+                slowest = slowest.max(began.elapsed());
             }
-            let took = began.elapsed();
             gpu.control.let_go();
-            Ok(took)
+            Ok(slowest)
         };
-        let (report, took) = tokio::try_join!(waiting, others)?;
-        ensure!(took < Duration::from_secs(5), "others waited for {took:?}");
+        let (report, slowest) = tokio::try_join!(waiting, others)?;
+        ensure!(slowest < Duration::from_secs(5), "others waited for {slowest:?}");
         ensure!((report.pages, report.miss) == (300, None), "in {layers} layers: {report:?}");
         holds(&gpu, LARGE, 0, &hashes).await?;
     }
