@@ -30,7 +30,7 @@ const DEADLINE: Duration = Duration::from_millis(400);
 const SLACK: Duration = Duration::from_millis(2_500);
 /// Runs at a time: most of their time they wait.
 const AT_ONCE: u64 = 6;
-/// Rails that lead nowhere are dead after ten seconds without a byte.
+/// Rails that lead nowhere are dead after ten seconds without progress.
 const SLOTS_BACK: Duration = Duration::from_secs(40);
 
 #[derive(Default)]

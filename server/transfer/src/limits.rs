@@ -230,8 +230,8 @@ pub const TLS_MOVED_BYTES: usize = 256 << 10;
 pub const REGISTRATIONS_MAX: usize = 1 << 16;
 /// How long a framed rail with something due may take for [`RAIL_PACE_BYTES`], before it ends.
 pub const FRAMED_STALL: Duration = Duration::from_secs(10);
-/// Bytes that a framed rail moves in each [`FRAMED_STALL`] while something is due: at 26 KB/s a page of 2 MiB
-/// takes longer than any call, and whoever is slower only keeps slots and shares.
+/// Bytes that a framed rail moves in each [`FRAMED_STALL`] of what is due, the first of it where several are: at 26 KB/s a page
+/// of 2 MiB takes longer than any call, and whoever is slower only keeps slots and shares.
 pub const RAIL_PACE_BYTES: u64 = 256 << 10;
 /// Round trip up to which the other end of a framed connection is near: on this host, or a few switches away.
 pub const NEAR_ROUND_TRIP: Duration = Duration::from_micros(100);

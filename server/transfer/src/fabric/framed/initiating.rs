@@ -41,6 +41,8 @@ pub(super) struct Initiating {
     sent: Option<usize>,
     /// Bytes that came of the first one's payload, while it is coming.
     received: Option<usize>,
+    /// Bytes of WRITEs that were answered.
+    answered_bytes: u64,
 }
 
 impl Initiating {
@@ -56,6 +58,7 @@ impl Initiating {
             reads: 0,
             sent: None,
             received: None,
+            answered_bytes: 0,
         }
     }
 
@@ -194,11 +197,25 @@ impl Initiating {
     fn complete_first(&mut self, outcome: Outcome) {
         if let Some(posted) = self.begun.pop_front() {
             self.first = self.first.wrapping_add(1);
-            if posted.operation().direction() == Direction::Read {
-                self.reads -= 1;
+            match posted.operation().direction() {
+                Direction::Read => self.reads -= 1,
+                Direction::Write => self.answered_bytes += u64::from(posted.operation().bytes()),
             }
             self.pending.complete(posted, outcome);
         }
+    }
+
+    /// Bytes by which what is due has come nearer: those that came, and those that left for the first that has begun. What leaves
+    /// for others meanwhile only finds room in sockets.
+    fn nearer_bytes(&self) -> u64 {
+        let of_first = match self.begun.front().map(Posted::operation) {
+            Some(first) if first.direction() == Direction::Write => {
+                let leaving = self.sent.filter(|_| self.begun.len() == 1);
+                leaving.map_or(u64::from(first.bytes()), |sent| sent as u64)
+            }
+            _ => 0,
+        };
+        self.stream.read_bytes() + self.answered_bytes + of_first
     }
 
     /// Waits for the connection or for more to do. A rail that has nothing under way waits for ever.
@@ -211,7 +228,7 @@ impl Initiating {
             || !self.outbox.is_empty()
             || self.inbox.has_begun()
             || self.stream.has_unsent();
-        let left = self.pace.left(due, self.stream.moved_bytes())?;
+        let left = self.pace.left(due, self.nearer_bytes())?;
         let awaited = Awaited { bytes: true, room: self.sent.is_some() || !self.outbox.is_empty() };
         let waited = self.stream.wait(awaited, &self.pending.waker, left);
         self.pending.awake();

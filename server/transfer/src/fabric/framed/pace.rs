@@ -29,7 +29,8 @@ impl Pace {
         Self { stall, measured: None }
     }
 
-    /// For how long the rail may wait for its peer; none: for ever, as nothing is due. `bytes`: all that it has moved.
+    /// For how long the rail may wait for its peer; none: for ever, as nothing is due. `bytes`: all that it has moved of what
+    /// was due.
     pub(super) fn left(&mut self, due: bool, bytes: u64) -> Result<Option<Duration>, Cause> {
         if !due {
             self.measured = None;

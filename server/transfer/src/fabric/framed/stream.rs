@@ -25,8 +25,9 @@ use crate::fabric::operation::Cause;
 #[derive(Debug)]
 pub struct FramedStream {
     kind: StreamKind,
-    /// Bytes read, and bytes taken to be written.
-    moved_bytes: u64,
+    read_bytes: u64,
+    /// Bytes taken to be written.
+    written_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -67,12 +68,17 @@ impl FramedStream {
     }
 
     fn of(kind: StreamKind) -> Self {
-        Self { kind, moved_bytes: 0 }
+        Self { kind, read_bytes: 0, written_bytes: 0 }
+    }
+
+    /// Bytes that reads have given.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     /// Bytes that reads have given and writes have taken.
     pub(super) fn moved_bytes(&self) -> u64 {
-        self.moved_bytes
+        self.read_bytes + self.written_bytes
     }
 
     /// Reads what there is, into the first piece as long as it has room, and the rest into the second. 0 only
@@ -91,7 +97,7 @@ impl FramedStream {
         };
         match read {
             Ok(0) if room > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            read => self.count(read),
+            read => count(&mut self.read_bytes, read),
         }
     }
 
@@ -104,12 +110,7 @@ impl FramedStream {
             StreamKind::Plain(socket) => socket.send(pieces),
             StreamKind::Tls(tls) => tls.write(pieces),
         };
-        self.count(written)
-    }
-
-    fn count(&mut self, moved: io::Result<usize>) -> io::Result<usize> {
-        self.moved_bytes += *moved.as_ref().unwrap_or(&0) as u64;
-        moved
+        count(&mut self.written_bytes, written)
     }
 
     /// Whether bytes that [`FramedStream::write`] took have not left yet. They leave in [`FramedStream::wait`].
@@ -238,6 +239,11 @@ pub(super) fn cause_of(error: &io::Error) -> Cause {
         ErrorKind::InvalidData => Cause::Protocol("what came is not TLS as agreed"),
         _ => Cause::Device(error.to_string()),
     }
+}
+
+fn count(bytes: &mut u64, moved: io::Result<usize>) -> io::Result<usize> {
+    *bytes += *moved.as_ref().unwrap_or(&0) as u64;
+    moved
 }
 
 /// What a call moved, or none if it would have waited.

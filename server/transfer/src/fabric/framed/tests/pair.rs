@@ -164,13 +164,18 @@ impl Alone {
     }
 
     pub(super) fn post(&self, direction: Direction, bytes: usize, op: u64) {
+        assert!(self.try_post(direction, bytes, op), "the rail has ended, or is full");
+    }
+
+    /// As [`Alone::post`], on a rail that may have ended.
+    pub(super) fn try_post(&self, direction: Direction, bytes: usize, op: u64) -> bool {
         let remote = RemoteSpan::new(KEY, 0, bytes as u32).unwrap();
         let local = self.slab.slot(0, bytes).unwrap();
         let operation = match direction {
             Direction::Read => Operation::read(remote, local, Op(op)),
             Direction::Write => Operation::write(local, remote, Op(op)),
         };
-        self.initiator.post(operation.unwrap()).unwrap();
+        self.initiator.post(operation.unwrap()).is_ok()
     }
 
     /// The next completions, of which there must be so many.

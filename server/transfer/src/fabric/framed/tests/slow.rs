@@ -91,6 +91,39 @@ fn a_client_that_sips_is_stalled() {
     assert_eq!(alone.only(), Outcome::Failed(Cause::Stalled));
 }
 
+/// What is asked of it meanwhile finds room in sockets, and is no progress of what it owes.
+#[test]
+fn a_client_that_takes_everything_and_answers_nothing_is_stalled() {
+    let alone = Alone::new(BRISK, STALL);
+    alone.post(Direction::Write, BRISK, 1);
+    let began = Instant::now();
+    while alone.initiator.death().is_none() && began.elapsed() < STALL * 4 {
+        alone.peer.try_receive(BRISK);
+        std::thread::sleep(PAUSE);
+        alone.try_post(Direction::Write, BRISK, 1);
+    }
+    assert_eq!(alone.death(), Cause::Stalled);
+    assert!(began.elapsed() < STALL * 2, "it lived for {:?}", began.elapsed());
+}
+
+/// Each answer is progress, also where several are due all the time.
+#[test]
+fn a_client_that_answers_one_after_another_is_waited_for() {
+    let alone = Alone::new(BRISK, STALL);
+    for _ in 0..3 {
+        alone.post(Direction::Write, BRISK, 1);
+    }
+    for _ in 0..PAUSES {
+        let op = alone.peer.request().op;
+        alone.peer.receive(BRISK);
+        std::thread::sleep(PAUSE);
+        alone.peer.send(&Reply { answered: Answered::Ack, op }.encode());
+        assert_eq!(alone.completed(1)[0].outcome, Outcome::Done);
+        alone.post(Direction::Write, BRISK, 1);
+    }
+    assert!(alone.initiator.death().is_none());
+}
+
 #[test]
 fn a_slow_server_is_waited_for_and_a_stuck_one_is_not() {
     let lender = Lender::new(SLOW_BYTES, STALL);
