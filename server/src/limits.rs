@@ -72,7 +72,8 @@ pub(crate) const CONNECTIONS_MIN: u64 = 16;
 /// The most that may be asked for.
 pub(crate) const CONNECTIONS_MAX: u32 = 1 << 20;
 /// Share that one peer may have (a user on Unix sockets, an address on TCP) of a door's connections, and of what all connections
-/// share: memory for requests, answers and large frames, inline streams, bytes of pages in flight over data rails.
+/// share: memory for requests, answers and large frames, inline streams, bytes of pages in flight over data rails, rails
+/// that were offered and are not open yet.
 pub(crate) const PEER_PERCENT_MAX: usize = 75;
 /// Descriptors kept for the rest of the process: runtime, listeners, logs, what is read of /proc, connections to be refused.
 pub(crate) const PROCESS_DESCRIPTORS_RESERVED: u64 = 64;

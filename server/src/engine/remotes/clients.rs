@@ -43,6 +43,8 @@ pub(super) struct Known {
 pub(crate) struct RemoteClient {
     /// Names its leases.
     pub(crate) id: ClientId,
+    /// Who shares with its other clients.
+    pub(super) peer: UserId,
     pub(super) rails: Rails,
     pub(super) inflight: Shares,
 }
@@ -114,12 +116,12 @@ impl Remotes {
         self.known.lock().clients.get(&client).cloned()
     }
 
-    /// A client that said Hello for the first time. `peer`: who shares with its other clients.
+    /// A client that said Hello for the first time.
     pub(in crate::engine) fn add(&self, id: ClientId, peer: UserId) -> Arc<RemoteClient> {
         let mut known = self.known.lock();
-        let (own, peer) = (Inflight::new(self.client_bytes_max), known.peers.of(peer));
-        let inflight = Shares { own, peer, all: self.all.clone() };
-        let client = Arc::new(RemoteClient { id, rails: Rails::default(), inflight });
+        let own = Inflight::new(self.client_bytes_max);
+        let inflight = Shares { own, peer: known.peers.of(peer), all: self.all.clone() };
+        let client = Arc::new(RemoteClient { id, peer, rails: Rails::default(), inflight });
         known.clients.insert(id, Arc::clone(&client));
         client
     }

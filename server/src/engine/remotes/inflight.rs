@@ -44,8 +44,8 @@ pub(super) struct PeersInflight {
     rooms: HashMap<UserId, Weak<Semaphore>>,
 }
 
-/// What one peer may have of so many bytes in flight.
-pub(super) fn peer_bytes_max(all: u64) -> u64 {
+/// What one peer may have of so much.
+pub(super) const fn peer_share(all: u64) -> u64 {
     all * PEER_PERCENT_MAX as u64 / 100
 }
 
@@ -88,7 +88,7 @@ impl Shares {
 impl PeersInflight {
     /// Of so many bytes that all together may have; nobody is there.
     pub(super) fn new(all: u64) -> PeersInflight {
-        PeersInflight { bytes_max: peer_bytes_max(all), rooms: HashMap::new() }
+        PeersInflight { bytes_max: peer_share(all), rooms: HashMap::new() }
     }
 
     /// The share of a peer: one for all of its clients, also of those that left and have something in flight.

@@ -73,7 +73,7 @@ impl Remotes {
             }
             if engine == Engine::Framed {
                 let number = self.next_rail.fetch_add(1, Ordering::Relaxed);
-                let awaited = Awaited { client: client.id, domain: offer.domain, number };
+                let awaited = Awaited { client: client.id, peer: client.peer, domain: offer.domain, number };
                 let secret = self.known.lock().secrets.draw(awaited, Instant::now())?;
                 return Ok(Taken::Framed { at, secret, rail: number });
             }
@@ -130,7 +130,7 @@ impl Remotes {
     /// Whose rail a connection becomes that knows this secret. Good once. None: no rail was offered with it, or not lately.
     pub(crate) fn join_rail(&self, secret: RailSecret) -> Option<Joining> {
         let mut known = self.known.lock();
-        let Awaited { client, domain, number } = known.secrets.take(secret, Instant::now())?;
+        let Awaited { client, domain, number, .. } = known.secrets.take(secret, Instant::now())?;
         let client = Arc::clone(known.clients.get(&client)?);
         Some(Joining { client, domain, number })
     }

@@ -1,11 +1,12 @@
 //! The secrets by which a connection becomes a framed rail. Owns: that each is good once, and for a short while, and that a client
-//! which asks for many takes none from others. Must not know: connections, rails.
+//! which asks for many takes none from others, nor all clients of one peer. Must not know: connections, rails.
 
+use super::inflight::peer_share;
 use super::lent::Domain;
 use crate::limits::{FIRST_REQUEST_MS_MAX, REMOTE_SECRETS_MAX, RETRY_AFTER_MS};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use turnkv_pool::ClientId;
+use turnkv_pool::{ClientId, UserId};
 use turnkv_proto::limits::RAILS_MAX;
 use turnkv_proto::{Error, ErrorKind};
 use turnkv_transfer::fabric::framed::RailSecret;
@@ -18,10 +19,15 @@ pub(super) struct Secrets(VecDeque<OpenSecret>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Awaited {
     pub(super) client: ClientId,
+    /// Who shares with the client's neighbours: its address.
+    pub(super) peer: UserId,
     pub(super) domain: Domain,
     /// Names it to its client.
     pub(super) number: u64,
 }
+
+/// What one peer may have of [`REMOTE_SECRETS_MAX`].
+const PEER_SECRETS_MAX: usize = peer_share(REMOTE_SECRETS_MAX as u64) as usize;
 
 struct OpenSecret {
     secret: RailSecret,
@@ -43,6 +49,10 @@ impl Secrets {
         }
         if self.0.len() >= REMOTE_SECRETS_MAX {
             return Err(Error::busy(RETRY_AFTER_MS, "too many rails are being opened: try again"));
+        }
+        if self.0.iter().filter(|open| open.rail.peer == rail.peer).count() >= PEER_SECRETS_MAX {
+            let text = "too many rails of this address are being opened: try again";
+            return Err(Error::busy(RETRY_AFTER_MS, text));
         }
         let secret = RailSecret::draw();
         let secret =
@@ -68,15 +78,20 @@ impl Secrets {
 
 #[cfg(test)]
 mod tests {
-    use super::{Awaited, REMOTE_SECRETS_MAX, Secrets};
+    use super::{Awaited, PEER_SECRETS_MAX, REMOTE_SECRETS_MAX, Secrets};
     use crate::engine::remotes::lent::Domain;
     use crate::limits::FIRST_REQUEST_MS_MAX;
     use std::time::{Duration, Instant};
-    use turnkv_pool::ClientId;
+    use turnkv_pool::{ClientId, UserId};
     use turnkv_proto::limits::RAILS_MAX;
 
     fn rail(client: u64) -> Awaited {
-        Awaited { client: ClientId(client), domain: Domain(client as u32), number: client + 1 }
+        rail_of(client, client)
+    }
+
+    fn rail_of(client: u64, peer: u64) -> Awaited {
+        let (domain, number) = (Domain(client as u32), client + 1);
+        Awaited { client: ClientId(client), peer: UserId(peer), domain, number }
     }
 
     #[test]
@@ -92,6 +107,16 @@ mod tests {
         }
         assert_eq!(secrets.take(other, now), Some(rail(1)));
         assert_eq!(secrets.take(other, now), None, "good once");
+    }
+
+    #[test]
+    fn the_clients_of_one_address_leave_some_to_those_of_others() {
+        let (mut secrets, now) = (Secrets::default(), Instant::now());
+        let mut drawn = (0..REMOTE_SECRETS_MAX as u64).map(|at| secrets.draw(rail_of(at, 7), now));
+        assert!(drawn.by_ref().take(PEER_SECRETS_MAX).all(|drawn| drawn.is_ok()));
+        assert!(drawn.all(|drawn| drawn.is_err_and(|error| error.to_string().contains("address"))));
+        let other = secrets.draw(rail_of(1 << 40, 8), now).unwrap();
+        assert_eq!(secrets.take(other, now), Some(rail_of(1 << 40, 8)));
     }
 
     #[test]

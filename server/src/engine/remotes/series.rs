@@ -1,6 +1,6 @@
 //! What is counted and shown of pages over a network. Owns: the series' names. Must not know: when they change.
 
-use super::inflight::peer_bytes_max;
+use super::inflight::peer_share;
 use super::nics::NicCounts;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -178,7 +178,7 @@ fn show_shares(bytes_max: u64, client_bytes_max: u64) {
     );
     gauge!("turnkv_remote_inflight_limit_bytes").set(bytes_max as f64);
     gauge!("turnkv_remote_client_inflight_limit_bytes").set(client_bytes_max as f64);
-    gauge!("turnkv_remote_peer_inflight_limit_bytes").set(peer_bytes_max(bytes_max) as f64);
+    gauge!("turnkv_remote_peer_inflight_limit_bytes").set(peer_share(bytes_max) as f64);
 }
 
 fn place(direction: Direction) -> usize {
