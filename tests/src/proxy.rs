@@ -56,6 +56,8 @@ struct Shared {
     /// Nothing passes, either way.
     partitioned: AtomicBool,
     next: AtomicU64,
+    /// Of connections with a smaller number nothing passes any more, not even their end.
+    frozen: AtomicU64,
     /// Both ends of each connection, to be cut.
     open: Mutex<HashMap<u64, [TcpStream; 2]>>,
 }
@@ -77,6 +79,7 @@ impl Proxy {
             ended: AtomicBool::new(false),
             partitioned: AtomicBool::new(false),
             next: AtomicU64::new(0),
+            frozen: AtomicU64::new(0),
             open: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
@@ -101,6 +104,11 @@ impl Proxy {
     /// From now on nothing passes, or it does again.
     pub fn partition(&self, partitioned: bool) {
         self.shared.partitioned.store(partitioned, Ordering::Release);
+    }
+
+    /// Every connection that is open dies, and neither of its ends is told: a firewall has forgotten them. New ones are well.
+    pub fn freeze(&self) {
+        self.shared.frozen.store(self.shared.next.load(Ordering::Acquire), Ordering::Release);
     }
 
     /// Cuts every connection that is open.
@@ -131,7 +139,7 @@ impl Shared {
         for (from, to, fault) in ways {
             let (shared, left) = (Arc::clone(self), Arc::clone(&left));
             thread::Builder::new().name("proxy-way".to_owned()).spawn(move || {
-                shared.carry(from, to, fault);
+                shared.carry(number, from, to, fault);
                 if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     shared.open().remove(&number);
                 }
@@ -141,7 +149,7 @@ impl Shared {
     }
 
     /// Passes one direction on until it ends.
-    fn carry(&self, mut from: TcpStream, mut to: TcpStream, fault: Fault) {
+    fn carry(&self, number: u64, mut from: TcpStream, mut to: TcpStream, fault: Fault) {
         let piece_bytes = if let Fault::Slow(bytes, _) = fault { bytes } else { PIECE_BYTES };
         let mut piece = vec![0; piece_bytes];
         let mut passed = 0u64;
@@ -149,6 +157,7 @@ impl Shared {
             while self.partitioned.load(Ordering::Acquire) && !self.ended.load(Ordering::Acquire) {
                 thread::sleep(LOOK);
             }
+            self.rest_frozen(number);
             let end = passed + count as u64;
             let reached = |at: u64| (passed..end).contains(&at);
             let until = |at: u64| at.saturating_sub(passed) as usize;
@@ -193,9 +202,17 @@ impl Shared {
                 break;
             }
         }
+        self.rest_frozen(number);
         // What cannot be passed on any more is the end of both.
         drop(to.shutdown(Shutdown::Write));
         drop(from.shutdown(Shutdown::Read));
+    }
+
+    /// For good, where the connection is frozen.
+    fn rest_frozen(&self, number: u64) {
+        while number < self.frozen.load(Ordering::Acquire) && !self.ended.load(Ordering::Acquire) {
+            thread::sleep(LOOK);
+        }
     }
 
     /// Waits, but not longer than the proxy is there.

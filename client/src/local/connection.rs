@@ -5,6 +5,7 @@ use super::writes::Account;
 use crate::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 use turnkv_transfer::LocalSocket;
 
 /// One server process, as Hello named it.
@@ -23,6 +24,8 @@ pub(crate) struct Server {
 pub(crate) struct Connection {
     pub(crate) socket: LocalSocket,
     pub(crate) server: Server,
+    /// When the server last answered on it.
+    pub(super) heard: Instant,
     /// Where slots are accounted for that are asked for here; none: the server's memory ends with it.
     pub(super) account: Option<Arc<Account>>,
 }

@@ -11,6 +11,7 @@ use crate::limits::{ANSWER_FRAMES_MAX, CONNECTIONS_MAX, SETTLE_WAIT};
 use prost::Message;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use turnkv_proto::wire::{self, Verb};
 use turnkv_transfer::{FLAG_FAILURE, FLAG_MORE, Frame};
@@ -36,6 +37,8 @@ enum Lease {
 pub(crate) struct Lent {
     connection: Option<Connection>,
     outstanding: Option<Verb>,
+    /// When that was asked.
+    asked: Instant,
     /// The first message of a reply names its lease.
     first: bool,
     lease: Option<Lease>,
@@ -66,6 +69,7 @@ impl LocalPool {
         Ok(Lent {
             connection: Some(connection),
             outstanding: None,
+            asked: Instant::now(),
             first: true,
             lease: None,
             writing: None,
@@ -107,7 +111,7 @@ impl Lent {
         }
         let sent = send(&connection.socket, verb, message, deadline);
         match &sent {
-            Ok(()) => (self.outstanding, self.first) = (Some(verb), true),
+            Ok(()) => (self.outstanding, self.asked, self.first) = (Some(verb), Instant::now(), true),
             Err(_) => self.close(),
         }
         sent
@@ -219,6 +223,9 @@ impl Lent {
     fn note(&mut self, frame: &Frame) -> Result<()> {
         let Some(verb) = self.outstanding else { return Err(Error::protocol("an answer to nothing")) };
         check_verb(verb, frame)?;
+        if let Some(connection) = &mut self.connection {
+            connection.heard = Instant::now();
+        }
         if frame.flags & FLAG_MORE == 0 {
             self.outstanding = None;
         }
@@ -308,6 +315,7 @@ impl Lent {
             let readable = deadline.bound(self.pool.waiting(deadline, readable(&connection.socket))).await;
             if !matches!(readable, Ok(Ok(()))) {
                 tracing::debug!("an abandoned operation was never answered: its connection is closed");
+                self.pool.doubt(self.asked);
                 return self.close();
             }
         }
@@ -324,7 +332,11 @@ impl Drop for Lent {
             }
             return;
         }
-        match self.catch_up() {
+        let caught_up = self.catch_up();
+        if self.first && matches!(caught_up, Ok(false)) {
+            self.pool.doubt(self.asked);
+        }
+        match caught_up {
             Ok(true) => self.end(),
             Err(_) => self.close(),
             // A runtime that shuts down drops its tasks, and each new one at once.
@@ -335,6 +347,7 @@ impl Drop for Lent {
                     let lent = Lent {
                         connection: self.connection.take(),
                         outstanding: self.outstanding.take(),
+                        asked: self.asked,
                         first: self.first,
                         lease: self.lease.take(),
                         writing: None,

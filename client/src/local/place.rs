@@ -36,6 +36,15 @@ pub(crate) struct Port {
 }
 
 impl Place {
+    /// After how long without a word a connection there may have died with nobody told; none: of one to a process of this host
+    /// the system tells.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        match self {
+            Place::Unix(_) => None,
+            Place::Port(port) => Some(port.connect),
+        }
+    }
+
     /// Connects, ready for a reactor.
     pub(super) async fn open(&self, deadline: Deadline) -> Result<LocalSocket, ConnectError> {
         let (socket, name) = match self {

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::{Notify, Semaphore};
 use turnkv_proto::limits::LOCAL_PROTOCOL;
 use turnkv_proto::wire::{self, Verb};
@@ -123,7 +124,7 @@ impl LocalPool {
         let server = Server { client, instance, version: reply.version.as_str().into() };
         self.adopt(&server, reply.memory);
         let account = Account::of(reply.memory, instance);
-        let connection = Connection { socket, server, account };
+        let connection = Connection { socket, server, heard: Instant::now(), account };
         self.say_what_is_mapped(&connection, deadline).await?;
         self.state.lock().settle(&connection);
         Ok(connection)
@@ -241,6 +242,14 @@ impl LocalPool {
             if matches!(connection.socket.peer_hung_up(), Ok(false)) {
                 return Some(connection);
             }
+        }
+    }
+
+    /// A connection is silent since it was asked something then: those at rest of which nothing was heard since may have died of the
+    /// same, and each would cost the next operation its whole time.
+    pub(super) fn doubt(&self, asked: Instant) {
+        if self.place.silence().is_some_and(|silence| asked.elapsed() >= silence) {
+            self.state.lock().idle.retain(|connection| connection.heard > asked);
         }
     }
 
